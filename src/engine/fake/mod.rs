@@ -1,0 +1,1 @@
+//! Engine `fake`: a fixed compute time.

@@ -1,0 +1,275 @@
+//! Engines: what turns a batch of rows into answers.
+//!
+//! An [`Engine`] is a loaded model: its signature, and whatever is read-only and shared (packed
+//! weights). Each worker makes itself an [`Instance`]: the mutable half, with the buffers of every
+//! compiled batch size. After [`Instance::warm_up`] an instance of an engine that keeps the
+//! no-allocation contract ([`Description::allocation_free`]) never calls the system allocator.
+//!
+//! | engine | what | allocation free |
+//! |---|---|---|
+//! | `plan` | static plan and kernels of our own | yes |
+//! | `tract` | tract's own runner, the reference | no |
+//! | `fake` | a fixed compute time, for tests and overhead figures | yes |
+
+pub mod fake;
+pub mod kernels;
+pub mod plan;
+pub mod tract;
+
+use crate::model::signature::Signature;
+use std::fmt;
+
+/// Which implementation runs a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EngineKind {
+    /// Static memory plan and kernels of our own.
+    Plan,
+    /// tract's own runner.
+    Tract,
+    /// Fixed compute time.
+    Fake,
+}
+
+impl EngineKind {
+    /// The name in manifests, metrics and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            EngineKind::Plan => "plan",
+            EngineKind::Tract => "tract",
+            EngineKind::Fake => "fake",
+        }
+    }
+}
+
+/// Position of a batch size in [`Engine::batch_sizes`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PlanIndex(pub usize);
+
+/// A model that is loaded: shared between workers, read-only.
+pub trait Engine: Send + Sync {
+    /// Which implementation this is.
+    fn kind(&self) -> EngineKind;
+    /// Inputs and outputs, per row.
+    fn signature(&self) -> &Signature;
+    /// Compiled batch sizes, ascending, at least one. `[1]` where the model can't batch.
+    fn batch_sizes(&self) -> &[usize];
+    /// What `inspect` prints.
+    fn describe(&self) -> Description;
+    /// Makes the mutable half, with every buffer allocated. Called on the worker's own thread,
+    /// after pinning, so that memory is local and kernels fit the core.
+    fn instance(&self) -> Result<Box<dyn Instance>, EngineError>;
+}
+
+/// The mutable half of a loaded model: one per worker, never shared.
+///
+/// Tensors are exchanged as raw little-endian bytes, rows contiguous, through staging areas whose
+/// addresses are aligned to [`BUFFER_ALIGN_BYTES`](crate::limits::BUFFER_ALIGN_BYTES).
+pub trait Instance {
+    /// Staging area of input `input` for `plan`: batch size x row bytes. The caller fills the rows
+    /// it has; what the pad rows hold does not matter.
+    fn input_mut(&mut self, plan: PlanIndex, input: usize) -> &mut [u8];
+    /// Runs `plan` on the staging areas.
+    fn infer(&mut self, plan: PlanIndex) -> Result<(), RunError>;
+    /// Staging area of output `output` for `plan`, valid after [`infer`](Self::infer).
+    fn output(&self, plan: PlanIndex, output: usize) -> &[u8];
+
+    /// Runs `plan` once or more on zeros, so that every later run finds its memory touched, its
+    /// caches filled and its code loaded.
+    fn warm_up(&mut self, plan: PlanIndex) -> Result<(), RunError> {
+        self.infer(plan)
+    }
+
+    /// Runs `plan` on one request that fills it exactly, from the request's own buffers into the
+    /// request's own buffers. The default copies through the staging areas; an engine that can do
+    /// without a copy overrides it. Buffers are aligned to
+    /// [`TENSOR_ALIGN_BYTES`](crate::limits::TENSOR_ALIGN_BYTES).
+    fn infer_direct(
+        &mut self,
+        plan: PlanIndex,
+        inputs: &[&[u8]],
+        outputs: &mut [&mut [u8]],
+    ) -> Result<(), RunError> {
+        for (i, input) in inputs.iter().enumerate() {
+            self.input_mut(plan, i)[..input.len()].copy_from_slice(input);
+        }
+        self.infer(plan)?;
+        for (o, output) in outputs.iter_mut().enumerate() {
+            output.copy_from_slice(&self.output(plan, o)[..output.len()]);
+        }
+        Ok(())
+    }
+}
+
+/// One kind of operator in a model, and what runs it.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct OperatorUse {
+    /// Operator, as the graph names it after simplification.
+    pub operator: String,
+    /// What runs it (`tract`, a kernel's name, `fallback:tract`).
+    pub implementation: String,
+    /// How many steps.
+    pub count: usize,
+}
+
+/// Memory of one batch size on one worker.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct PlanMemory {
+    /// Rows.
+    pub batch_size: usize,
+    /// Bytes of intermediates (the arena), if the engine knows.
+    pub arena_bytes: Option<usize>,
+    /// The least that any arena would need: the largest sum of live bytes.
+    pub arena_lower_bound_bytes: Option<usize>,
+    /// Bytes of the input and output staging areas.
+    pub staging_bytes: usize,
+}
+
+/// What `inspect` prints of a loaded model.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Description {
+    /// Operators by kind and implementation.
+    pub operators: Vec<OperatorUse>,
+    /// Memory per batch size.
+    pub memory: Vec<PlanMemory>,
+    /// Bytes of weights as the engine keeps them, shared by all workers and batch sizes.
+    pub weight_bytes: usize,
+    /// Whether an instance never calls the system allocator once warm.
+    pub allocation_free: bool,
+    /// Instruction set of the kernels, where the engine chooses one.
+    pub isa: Option<String>,
+    /// The steps of a plan, one line each (engine `plan`).
+    pub steps: Vec<String>,
+}
+
+/// What went wrong while a model was being loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EngineErrorKind {
+    /// The file can't be read.
+    Io,
+    /// The file is not a valid ONNX model (truncated, damaged, not ONNX).
+    Malformed,
+    /// An operator, or one of its attributes, is not supported.
+    UnsupportedOperator,
+    /// A type or shape could not be inferred; often an axis that the manifest must bind.
+    Untyped,
+    /// A shape, count or size is over its limit, or overflows.
+    Limit,
+    /// The model can't run at a batch size asked for.
+    Batch,
+    /// The manifest does not fit the model (unknown input, axis, or value).
+    Manifest,
+    /// Something else inside the engine.
+    Internal,
+}
+
+/// Why a model could not be loaded: a kind to match on, where, and a sentence that says what would
+/// be right.
+#[derive(Debug)]
+pub struct EngineError {
+    kind: EngineErrorKind,
+    node: Option<String>,
+    message: String,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl EngineError {
+    /// An error of `kind`.
+    pub fn new(kind: EngineErrorKind, message: impl Into<String>) -> Self {
+        EngineError { kind, node: None, message: message.into(), source: None }
+    }
+    /// Names the node of the graph where it happened.
+    pub fn at_node(mut self, node: impl Into<String>) -> Self {
+        self.node = Some(node.into());
+        self
+    }
+    /// Keeps the cause.
+    pub fn caused_by(
+        mut self,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+    /// What to match on.
+    pub fn kind(&self) -> EngineErrorKind {
+        self.kind
+    }
+    /// The node of the graph, if one is to blame.
+    pub fn node(&self) -> Option<&str> {
+        self.node.as_deref()
+    }
+}
+
+impl fmt::Display for EngineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        if let Some(node) = &self.node {
+            write!(f, " (at node {node:?})")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for EngineError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_deref().map(|e| e as _)
+    }
+}
+
+/// Why a run failed. Small and `Copy`: it is made on the request path, where nothing allocates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The engine reported an error at this step of the plan.
+    Step {
+        /// Position of the step, or `u32::MAX` where the engine does not say.
+        step: u32,
+    },
+    /// The engine panicked; its state was rebuilt or is safe to use again.
+    Panic,
+    /// A fault that a test injected.
+    Injected,
+}
+
+impl fmt::Display for RunError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RunError::Step { step: u32::MAX } => f.write_str("the engine failed"),
+            RunError::Step { step } => write!(f, "the engine failed at step {step}"),
+            RunError::Panic => f.write_str("the engine panicked"),
+            RunError::Injected => f.write_str("a fault was injected"),
+        }
+    }
+}
+
+impl std::error::Error for RunError {}
+
+/// What to load: the bytes of an ONNX file and what the manifest says of it.
+#[derive(Debug, Clone)]
+pub struct LoadRequest<'a> {
+    /// The ONNX file.
+    pub bytes: &'a [u8],
+    /// Batch sizes to compile, ascending. Engines reduce it to `[1]` where the graph has no batch
+    /// axis.
+    pub batch_sizes: &'a [usize],
+    /// Axes other than the batch that the graph leaves open: symbol (`"sequence"`) to length.
+    pub bind_axes: &'a [(String, usize)],
+    /// Inputs bound to a constant: name to value, broadcast over the whole tensor.
+    pub bind_inputs: &'a [(String, f64)],
+    /// Largest arena in bytes, over all batch sizes on one worker.
+    pub arena_bytes_max: usize,
+}
+
+/// Loads a model with the engine asked for; `fake` is made by [`fake::FakeEngine`] directly.
+pub fn load(kind: EngineKind, request: &LoadRequest<'_>) -> Result<Box<dyn Engine>, EngineError> {
+    match kind {
+        EngineKind::Plan => plan::load(request),
+        EngineKind::Tract => tract::load(request),
+        EngineKind::Fake => Err(EngineError::new(
+            EngineErrorKind::Manifest,
+            "the fake engine takes no model file; give its shapes in the manifest",
+        )),
+    }
+}

@@ -1,0 +1,20 @@
+//! corelane turns an ONNX model into a predictable service inside one Linux process: one pinned
+//! worker per core, no heap on the request path, batches formed from a lock-free ring.
+//!
+//! Half one ([`limits`], [`units`], [`wire`], [`client`]) is `no_std`, without alloc and without
+//! unsafe: a microcontroller links it. Half two (feature `std`, on by default) is the runtime.
+#![cfg_attr(not(feature = "std"), no_std)]
+#![deny(unsafe_code)]
+
+pub mod limits;
+pub mod units;
+
+#[cfg(any(feature = "std", loom))]
+#[allow(unsafe_code)]
+pub mod sys;
+
+#[cfg(feature = "std")]
+#[allow(unsafe_code)] // engine/kernels only; a test enforces it
+pub mod engine;
+#[cfg(feature = "std")]
+pub mod model;

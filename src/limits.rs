@@ -1,0 +1,92 @@
+//! Every bound of the crate, in one place, with units last in the name and the relations between
+//! them asserted at compile time. A bound that is reached is a typed error with the numbers in it.
+
+// --- names and signatures ---
+
+/// Longest model name, in bytes of ASCII.
+pub const MODEL_NAME_LEN_MAX: usize = 64;
+/// Longest tensor name that travels, in bytes of UTF-8; longer ONNX names are refused at load.
+pub const TENSOR_NAME_LEN_MAX: usize = 64;
+/// Inputs of a model, and outputs of a model.
+pub const TENSORS_MAX: usize = 8;
+/// Axes of a tensor in a signature, the batch axis not counted.
+pub const ROW_AXES_MAX: usize = 7;
+/// Text that goes with a typed error, in bytes of UTF-8; longer text is cut at a character.
+pub const ERROR_TEXT_LEN_MAX: usize = 160;
+
+// --- wire ---
+
+/// Bytes before a header: magic, header length, two reserved, payload length.
+pub const FRAME_PREFIX_BYTES: usize = 8;
+/// Longest postcard-encoded message header, in bytes. The prefix carries its length in one byte.
+pub const FRAME_HEADER_BYTES_MAX: usize = 255;
+/// Longest payload of a frame other than `Infer` and its answer (signatures, statistics).
+pub const FRAME_BODY_BYTES_MAX: usize = 64 * 1024;
+/// Longest payload of an `Infer` frame, and of its answer.
+pub const FRAME_PAYLOAD_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Tensors within a payload, and within a slot, begin at multiples of this.
+pub const TENSOR_ALIGN_BYTES: usize = 8;
+
+// --- runtime ---
+
+/// Models that one runtime serves.
+pub const MODELS_MAX: usize = 32;
+/// Workers of one runtime; worker sets travel as 64-bit masks.
+pub const WORKERS_MAX: usize = 64;
+/// Priority levels of a model; 1 is the highest.
+pub const PRIORITY_LEVELS_MAX: usize = 4;
+/// Compiled batch sizes of a model.
+pub const BATCH_SIZES_MAX: usize = 16;
+/// Largest batch size.
+pub const BATCH_ROWS_MAX: usize = 1024;
+/// Requests in one batch; a batch of many single-row requests is the common case.
+pub const BATCH_REQUESTS_MAX: usize = 256;
+/// Slots of a model: requests waiting, running, being filled or being answered.
+pub const SLOTS_PER_MODEL_MAX: usize = 4096;
+/// Bytes of all slots of one model.
+pub const SLOT_BYTES_PER_MODEL_MAX: usize = 1024 * 1024 * 1024;
+/// Default arena budget of one model on one worker, over all its batch sizes.
+pub const ARENA_BYTES_MAX_DEFAULT: usize = 1024 * 1024 * 1024;
+/// Largest model file that is read.
+pub const MODEL_FILE_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;
+/// Alignment of slots and arenas: a cache line, and the widest vector register.
+pub const BUFFER_ALIGN_BYTES: usize = 64;
+
+// --- transport ---
+
+/// Connections of one server, over all listeners.
+pub const CONNECTIONS_MAX: usize = 256;
+/// Requests in flight on one connection.
+pub const IN_FLIGHT_PER_CONNECTION_MAX: usize = 256;
+/// Bytes that a connection reads ahead; small frames are parsed from here.
+pub const CONNECTION_READ_BYTES: usize = 16 * 1024;
+/// Bytes of small answers (not tensors) that wait for a slow reader.
+pub const CONNECTION_REPLY_BYTES_MAX: usize = 128 * 1024;
+/// A connection whose reader takes nothing for so long is closed, in milliseconds.
+pub const WRITE_STALL_MS_MAX: u64 = 5_000;
+/// A connection that leaves a frame (or its hello) half sent for so long is closed, in milliseconds.
+pub const HALF_FRAME_MS_MAX: u64 = 5_000;
+
+/// Default of `max_queue_size`.
+pub const MAX_QUEUE_SIZE_DEFAULT: usize = 64;
+/// Longest deadline that a request may carry, in microseconds (one hour).
+pub const TIMEOUT_US_MAX: u32 = 3_600_000_000;
+/// Longest `max_queue_delay_microseconds`, in microseconds (one second).
+pub const QUEUE_DELAY_US_MAX: u32 = 1_000_000;
+
+const _: () = assert!(FRAME_HEADER_BYTES_MAX <= u8::MAX as usize);
+const _: () = assert!(FRAME_PAYLOAD_BYTES_MAX <= u32::MAX as usize);
+const _: () = assert!(FRAME_PREFIX_BYTES + FRAME_HEADER_BYTES_MAX <= CONNECTION_READ_BYTES);
+// An error answer (its text, five numbers of ten bytes at most) fits a header.
+const _: () = assert!(ERROR_TEXT_LEN_MAX + 5 * 10 + 4 <= FRAME_HEADER_BYTES_MAX);
+// A worker set is one word.
+const _: () = assert!(WORKERS_MAX <= u64::BITS as usize);
+const _: () = assert!(BATCH_ROWS_MAX <= u16::MAX as usize);
+const _: () = assert!(SLOTS_PER_MODEL_MAX <= u16::MAX as usize);
+const _: () = assert!(IN_FLIGHT_PER_CONNECTION_MAX <= SLOTS_PER_MODEL_MAX);
+const _: () = assert!(BUFFER_ALIGN_BYTES.is_multiple_of(TENSOR_ALIGN_BYTES));
+// One whole signature fits a body: names, shapes and types of every tensor.
+const _: () = assert!(
+    2 * TENSORS_MAX * (TENSOR_NAME_LEN_MAX + 4 + 5 * ROW_AXES_MAX) + MODEL_NAME_LEN_MAX + 64
+        <= FRAME_BODY_BYTES_MAX
+);

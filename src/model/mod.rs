@@ -1,0 +1,2 @@
+//! Models: manifest, signature, registry.
+pub mod signature;
