@@ -1,4 +1,6 @@
 //! Engine `tract`: tract's own runner, the reference.
+pub mod front;
+
 use super::{Engine, EngineError, EngineErrorKind, LoadRequest};
 
 /// Loads a model.

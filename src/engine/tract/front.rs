@@ -1,0 +1,519 @@
+//! Front end of both engines that read ONNX: bytes to a typed graph with every shape known.
+//!
+//! A file is parsed once ([`parse`]); [`Parsed::typed`] then gives the graph for one batch size as
+//! tract typed it, and [`Parsed::concretise`] the same after tract's declutter passes.
+
+use crate::engine::{EngineError, EngineErrorKind};
+use crate::limits::{BATCH_ROWS_MAX, ROW_AXES_MAX, TENSOR_NAME_LEN_MAX, TENSORS_MAX};
+use crate::model::signature::{Signature, TensorSpec};
+use crate::units::DType;
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use tract_onnx::prelude::*;
+use tract_onnx::tract_hir::infer::{Factoid, InferenceOp};
+use tract_onnx::tract_hir::internal::*;
+use tract_onnx::tract_hir::ops::unimpl::UnimplementedOp;
+
+/// A parsed model: its signature, and what is needed to type it at any batch size.
+pub struct Parsed {
+    /// Inputs (without those bound to a constant) and outputs, per row.
+    pub signature: Signature,
+    /// The graph before typing, with everything bound but the batch.
+    inference: InferenceModel,
+    /// The typed graph with the batch still a symbol, where tract can type it so.
+    symbolic: Option<TypedModel>,
+    batch: Option<Symbol>,
+    fills: Vec<(String, f64)>,
+}
+
+/// Parses `bytes` (an ONNX file).
+///
+/// `bind_axes` gives lengths to open axes other than the batch, by their symbol; `bind_inputs`
+/// turns inputs into constants (one value, broadcast over the whole tensor).
+///
+/// # Errors
+/// `Malformed` for what is not a whole ONNX model, `UnsupportedOperator`, `Untyped` for axes or
+/// types that stay open (the message names the symbol and the manifest key), `Manifest` for
+/// bindings that name nothing in the model, `Limit` for too many or too large tensors.
+pub fn parse(
+    bytes: &[u8],
+    bind_axes: &[(String, usize)],
+    bind_inputs: &[(String, f64)],
+) -> Result<Parsed, EngineError> {
+    let onnx = tract_onnx::onnx().with_ignore_value_info(true);
+    let mut model = guarded("parsing the file", || onnx.model_for_read(&mut &bytes[..])).map_err(
+        |failure| {
+            failure.into_error(
+                EngineErrorKind::Malformed,
+                "not a valid ONNX model (truncated, damaged, or not ONNX)",
+            )
+        },
+    )?;
+    refuse_unimplemented(&model)?;
+    bind_all_axes(&mut model, bind_axes)?;
+    let mut fills = Vec::new();
+    for (name, value) in bind_inputs {
+        bind_input(&mut model, name, *value, &mut fills)?;
+    }
+    let batch = find_batch(&mut model, &fills)?;
+    let mut parsed = Parsed {
+        signature: Signature { inputs: vec![], outputs: vec![], batched: false },
+        inference: model,
+        symbolic: None,
+        batch,
+        fills,
+    };
+    // tract's recurrent operators panic under a symbolic batch; they are typed per batch size.
+    let recurrent = parsed
+        .inference
+        .nodes()
+        .iter()
+        .any(|n| matches!(n.op.name().as_ref(), "LSTM" | "GRU" | "RNN"));
+    if parsed.batch.is_some() && !recurrent {
+        parsed.symbolic = guarded("typing the graph", || parsed.inference.clone().into_typed())
+            .ok()
+            .and_then(|m| parsed.fill_inputs(m).ok());
+    }
+    parsed.signature = parsed.read_signature()?;
+    Ok(parsed)
+}
+
+impl Parsed {
+    /// The graph at `batch` rows, as tract types it: no declutter pass has run, every shape is
+    /// known. `batch` must be 1 where the signature is not batched.
+    ///
+    /// # Errors
+    /// `Batch` where the graph can't do that size, `Untyped` where types or shapes stay open.
+    pub fn typed(&self, batch: usize) -> Result<TypedModel, EngineError> {
+        if batch == 0 || batch > BATCH_ROWS_MAX {
+            return Err(EngineError::new(
+                EngineErrorKind::Limit,
+                format!("batch size {batch} is not within 1 to {BATCH_ROWS_MAX}"),
+            ));
+        }
+        if batch != 1 && !self.signature.batched {
+            return Err(EngineError::new(
+                EngineErrorKind::Batch,
+                format!("batch size {batch}: axis 0 of the model is not a batch, only 1 will do"),
+            ));
+        }
+        self.typed_at(batch)
+    }
+
+    /// As [`typed`](Self::typed), after tract's declutter passes.
+    ///
+    /// # Errors
+    /// As [`typed`](Self::typed).
+    pub fn concretise(&self, batch: usize) -> Result<TypedModel, EngineError> {
+        let model = self.typed(batch)?;
+        guarded("decluttering the graph", || model.into_decluttered()).map_err(|failure| {
+            failure.into_error(EngineErrorKind::Untyped, "the graph can't be simplified")
+        })
+    }
+
+    fn typed_at(&self, batch: usize) -> Result<TypedModel, EngineError> {
+        let at = |failure: Failure| {
+            failure.into_error(EngineErrorKind::Untyped, "types and shapes can't be inferred")
+        };
+        let subs: HashMap<Symbol, TDim> =
+            self.batch.iter().map(|symbol| (symbol.clone(), batch.to_dim())).collect();
+        let model = match &self.symbolic {
+            Some(symbolic) => match guarded("binding the batch", || symbolic.set_symbols(&subs)) {
+                Ok(model) => model,
+                Err(_) => self.typed_from_inference(&subs).map_err(at)?,
+            },
+            None => self.typed_from_inference(&subs).map_err(at)?,
+        };
+        refuse_open_shapes(&model)?;
+        Ok(model)
+    }
+
+    fn typed_from_inference(&self, subs: &HashMap<Symbol, TDim>) -> Result<TypedModel, Failure> {
+        guarded("typing the graph", || {
+            let mut model = self.inference.clone();
+            model.set_symbols(subs)?;
+            self.fill_inputs(model.into_typed()?)
+        })
+    }
+
+    /// Turns bound inputs whose shape was open before typing into constants.
+    fn fill_inputs(&self, mut model: TypedModel) -> TractResult<TypedModel> {
+        for (name, value) in &self.fills {
+            let id = model.node_id_by_name(name)?;
+            let fact = model.outlet_fact(OutletId::new(id, 0))?.clone();
+            let one = tensor0(*value).cast_to_dt(fact.datum_type)?.into_owned();
+            let scalar = one.broadcast_into_rank(fact.rank())?.into_arc_tensor();
+            let konst = model.add_const(format!("{name}.value"), scalar)?;
+            let full = model.wire_node(
+                format!("{name}.fill"),
+                tract_onnx::tract_core::ops::array::MultiBroadcastTo { shape: fact.shape.clone() },
+                &[konst],
+            )?[0];
+            let inputs: Vec<OutletId> =
+                model.input_outlets()?.iter().copied().filter(|o| o.node != id).collect();
+            model.set_input_outlets(&inputs)?;
+            let successors = model.node(id).outputs[0].successors.clone();
+            for inlet in successors {
+                model.add_edge(full, inlet)?;
+            }
+        }
+        model.into_compact()
+    }
+
+    /// Types the graph once (twice where the batch can't stay symbolic) and reads what a row is.
+    fn read_signature(&self) -> Result<Signature, EngineError> {
+        let one = self.typed_at(1)?;
+        let inputs = specs(&one, one.input_outlets().map_err(internal)?, "input")?;
+        let outputs = specs(&one, one.output_outlets().map_err(internal)?, "output")?;
+        let batched = self.batch.is_some()
+            && self
+                .typed_at(2)
+                .and_then(|two| scales(&one, &two).map_err(internal))
+                .unwrap_or(false);
+        let row = |mut spec: TensorSpec| {
+            if batched {
+                spec.row_shape.remove(0);
+            }
+            spec
+        };
+        let signature = Signature {
+            inputs: inputs.into_iter().map(row).collect(),
+            outputs: outputs.into_iter().map(row).collect(),
+            batched,
+        };
+        for spec in signature.inputs.iter().chain(&signature.outputs) {
+            if spec.row_shape.len() > ROW_AXES_MAX {
+                return Err(EngineError::new(
+                    EngineErrorKind::Limit,
+                    format!(
+                        "{:?} has {} axes a row, the limit is {ROW_AXES_MAX}",
+                        spec.name,
+                        spec.row_shape.len()
+                    ),
+                ));
+            }
+        }
+        Ok(signature)
+    }
+}
+
+/// Whether axis 0 of every input and output is `n` at batch `n`, all else equal.
+fn scales(one: &TypedModel, two: &TypedModel) -> TractResult<bool> {
+    let outlets = |m: &TypedModel| -> TractResult<Vec<TVec<usize>>> {
+        m.input_outlets()?
+            .iter()
+            .chain(m.output_outlets()?)
+            .map(|o| m.outlet_fact(*o)?.shape.as_concrete().map(|s| s.into()).context("open shape"))
+            .collect()
+    };
+    Ok(outlets(one)?.iter().zip(outlets(two)?).all(|(a, b)| {
+        a.len() == b.len() && a.first() == Some(&1) && b.first() == Some(&2) && a[1..] == b[1..]
+    }))
+}
+
+fn specs(
+    model: &TypedModel,
+    outlets: &[OutletId],
+    what: &str,
+) -> Result<Vec<TensorSpec>, EngineError> {
+    if outlets.is_empty() || outlets.len() > TENSORS_MAX {
+        return Err(EngineError::new(
+            EngineErrorKind::Limit,
+            format!("the model has {} {what}s, 1 to {TENSORS_MAX} are served", outlets.len()),
+        ));
+    }
+    outlets
+        .iter()
+        .map(|outlet| {
+            let node = model.node(outlet.node);
+            // An input is known by its node, an output by the label that the graph's output list
+            // gave to its outlet.
+            let name = if what == "input" {
+                node.name.clone()
+            } else {
+                model.outlet_label(*outlet).unwrap_or(&node.name).to_string()
+            };
+            if name.len() > TENSOR_NAME_LEN_MAX {
+                return Err(EngineError::new(
+                    EngineErrorKind::Limit,
+                    format!(
+                        "{what} name {name:?} has {} bytes, the limit is {TENSOR_NAME_LEN_MAX}",
+                        name.len()
+                    ),
+                ));
+            }
+            let fact = model.outlet_fact(*outlet).map_err(internal)?;
+            let dtype = dtype_of(fact.datum_type).ok_or_else(|| {
+                EngineError::new(
+                    EngineErrorKind::Untyped,
+                    format!(
+                        "{what} {name:?} has element type {:?}, which can't travel",
+                        fact.datum_type
+                    ),
+                )
+            })?;
+            let row_shape = fact.shape.as_concrete().map(<[usize]>::to_vec).ok_or_else(|| {
+                open_axis(
+                    what,
+                    &name,
+                    &fact.shape.iter().flat_map(|d| d.symbols()).collect::<Vec<_>>(),
+                )
+            })?;
+            if bytes_of(&row_shape, dtype.size_bytes()).is_none() {
+                return Err(EngineError::new(
+                    EngineErrorKind::Limit,
+                    format!("{what} {name:?} of shape {row_shape:?} overflows the address space"),
+                ));
+            }
+            Ok(TensorSpec { name, dtype, row_shape })
+        })
+        .collect()
+}
+
+/// Bytes of a tensor, unless they overflow a signed size.
+fn bytes_of(shape: &[usize], element: usize) -> Option<usize> {
+    let len = shape.iter().try_fold(element, |len, &axis| len.checked_mul(axis))?;
+    (len <= isize::MAX as usize).then_some(len)
+}
+
+/// The element type as corelane names it; `None` for text, quantised pairs and the like.
+pub fn dtype_of(datum_type: DatumType) -> Option<DType> {
+    Some(match datum_type.unquantized() {
+        DatumType::F32 => DType::F32,
+        DatumType::F16 => DType::F16,
+        DatumType::F64 => DType::F64,
+        DatumType::I8 => DType::I8,
+        DatumType::U8 => DType::U8,
+        DatumType::I16 => DType::I16,
+        DatumType::U16 => DType::U16,
+        DatumType::I32 => DType::I32,
+        DatumType::U32 => DType::U32,
+        // Symbolic dimensions travel as the integers that they are once bound.
+        DatumType::I64 | DatumType::TDim => DType::I64,
+        DatumType::U64 => DType::U64,
+        DatumType::Bool => DType::Bool,
+        _ => return None,
+    })
+}
+
+/// The name of the operator behind a node that tract could not read.
+fn refuse_unimplemented(model: &InferenceModel) -> Result<(), EngineError> {
+    for node in model.nodes() {
+        if node.op.as_op().is::<UnimplementedOp>() {
+            let name = node.op.name();
+            let operator = name.trim_start_matches("Unimplemented(").trim_end_matches(')');
+            return Err(EngineError::new(
+                EngineErrorKind::UnsupportedOperator,
+                format!("operator {operator} is not supported; export the model without it"),
+            )
+            .at_node(&node.name));
+        }
+    }
+    Ok(())
+}
+
+fn bind_all_axes(
+    model: &mut InferenceModel,
+    bind_axes: &[(String, usize)],
+) -> Result<(), EngineError> {
+    let mut subs = HashMap::new();
+    for (name, length) in bind_axes {
+        let known = model.symbols.get(name).filter(|symbol| {
+            model.nodes().iter().flat_map(|n| &n.outputs).any(|o| {
+                o.fact
+                    .shape
+                    .dims()
+                    .any(|d| d.concretize().is_some_and(|d: TDim| d.symbols().contains(symbol)))
+            })
+        });
+        let Some(symbol) = known else {
+            return Err(EngineError::new(
+                EngineErrorKind::Manifest,
+                format!("bind_axes names {name:?}, but no input has an open axis of that name"),
+            ));
+        };
+        if *length == 0 {
+            return Err(EngineError::new(
+                EngineErrorKind::Manifest,
+                format!("bind_axes gives {name:?} the length 0; it must be at least 1"),
+            ));
+        }
+        subs.insert(symbol, length.to_dim());
+    }
+    model.set_symbols(&subs).map_err(internal)
+}
+
+fn bind_input(
+    model: &mut InferenceModel,
+    name: &str,
+    value: f64,
+    fills: &mut Vec<(String, f64)>,
+) -> Result<(), EngineError> {
+    let inputs = model.input_outlets().map_err(internal)?.to_vec();
+    let Some(outlet) = inputs.iter().copied().find(|o| model.node(o.node).name == name) else {
+        let names: Vec<&str> = inputs.iter().map(|o| model.node(o.node).name.as_str()).collect();
+        return Err(EngineError::new(
+            EngineErrorKind::Manifest,
+            format!("bind_inputs names {name:?}, but the inputs are {names:?}"),
+        ));
+    };
+    let fact = model.outlet_fact(outlet).map_err(internal)?.clone();
+    let concrete = fact.shape.as_concrete_finite().map_err(internal)?;
+    let (Some(dtype), Some(shape)) = (fact.datum_type.concretize(), concrete) else {
+        fills.push((name.to_string(), value));
+        return Ok(());
+    };
+    let tensor = guarded("binding an input", || {
+        tensor0(value).cast_to_dt(dtype)?.into_owned().broadcast_scalar_to_shape(&shape)
+    })
+    .map_err(|f| {
+        f.into_error(EngineErrorKind::Manifest, "a bound input can't take its value").at_node(name)
+    })?
+    .into_arc_tensor();
+    let konst = tract_onnx::tract_core::ops::konst::Const::new(tensor.clone()).map_err(internal)?;
+    let bound = InferenceFact::from(TypedFact::try_from(tensor).map_err(internal)?);
+    let node = model.node_mut(outlet.node);
+    node.op = Box::new(konst) as Box<dyn InferenceOp>;
+    node.outputs[0].fact = bound;
+    let rest: Vec<OutletId> = inputs.into_iter().filter(|o| *o != outlet).collect();
+    model.set_input_outlets(&rest).map_err(internal)
+}
+
+/// Finds the symbol on axis 0 of every input that is still open, naming it where the file does
+/// not, and refuses any other open axis.
+fn find_batch(
+    model: &mut InferenceModel,
+    fills: &[(String, f64)],
+) -> Result<Option<Symbol>, EngineError> {
+    let inputs = model.input_outlets().map_err(internal)?.to_vec();
+    let mut batch: Option<Symbol> = None;
+    for &outlet in &inputs {
+        let name = model.node(outlet.node).name.clone();
+        let Some(rank) = model.outlet_fact(outlet).map_err(internal)?.shape.rank().concretize()
+        else {
+            return Err(EngineError::new(
+                EngineErrorKind::Untyped,
+                format!(
+                    "input {name:?} has no shape at all; export the model with its input shapes"
+                ),
+            ));
+        };
+        for axis in 0..rank as usize {
+            let fact = model.outlet_fact(outlet).map_err(internal)?;
+            let dim = fact.shape.dim(axis).and_then(|d| d.concretize());
+            let symbols: Vec<Symbol> = match &dim {
+                Some(dim) => dim.symbols().into_iter().collect(),
+                // An axis without a name: the batch if it is axis 0, else nothing can bind it.
+                None if axis == 0 => {
+                    let symbol =
+                        batch.clone().unwrap_or_else(|| model.symbols.new_with_prefix("batch"));
+                    let mut fact = fact.clone();
+                    fact.shape.set_dim(0, symbol.to_dim());
+                    model.set_outlet_fact(outlet, fact).map_err(internal)?;
+                    batch = Some(symbol);
+                    continue;
+                }
+                None => {
+                    return Err(EngineError::new(
+                        EngineErrorKind::Untyped,
+                        format!(
+                            "axis {axis} of input {name:?} is open and has no name, so bind_axes can't \
+                             give its length; export the model with a named or a fixed axis"
+                        ),
+                    ));
+                }
+            };
+            let whole =
+                dim.as_ref().is_some_and(|d| symbols.len() == 1 && *d == symbols[0].to_dim());
+            match (axis, symbols.as_slice(), &batch) {
+                (_, [], _) => {}
+                (0, [symbol], None) if whole => batch = Some(symbol.clone()),
+                (0, [symbol], Some(known)) if whole && symbol == known => {}
+                _ if fills.iter().any(|(fill, _)| *fill == name)
+                    && symbols.iter().all(|s| Some(s) == batch.as_ref()) => {}
+                _ => return Err(open_axis("input", &name, &symbols)),
+            }
+        }
+    }
+    Ok(batch)
+}
+
+fn refuse_open_shapes(model: &TypedModel) -> Result<(), EngineError> {
+    for node in model.nodes() {
+        for output in &node.outputs {
+            let symbols: Vec<Symbol> = output.fact.shape.iter().flat_map(|d| d.symbols()).collect();
+            if !symbols.is_empty() {
+                return Err(
+                    open_axis("the output of", &node.op.name(), &symbols).at_node(&node.name)
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+fn open_axis(what: &str, name: &str, symbols: &[Symbol]) -> EngineError {
+    let names: Vec<String> = symbols.iter().map(|s| s.to_string()).collect();
+    EngineError::new(
+        EngineErrorKind::Untyped,
+        format!(
+            "{what} {name:?} has an open axis ({}) that is not the batch; give its length in the \
+             manifest: bind_axes = {{ {} = N }}",
+            names.join(", "),
+            names.first().map_or("axis", String::as_str)
+        ),
+    )
+}
+
+fn internal(error: impl Into<TractError>) -> EngineError {
+    EngineError::new(EngineErrorKind::Internal, "the graph library failed")
+        .caused_by(text(&error.into()))
+}
+
+fn text(error: &TractError) -> String {
+    error.chain().map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+/// A failure of the graph library: an error, or a panic turned into one.
+pub(crate) struct Failure(String);
+
+impl Failure {
+    /// A typed error with `message`, the cause kept, and the node and operator if the cause names
+    /// them.
+    pub(crate) fn into_error(self, kind: EngineErrorKind, message: &str) -> EngineError {
+        let short: String = self.0.chars().take(400).collect();
+        let mut error = EngineError::new(kind, format!("{message}: {short}"));
+        if let Some(node) = named_node(&self.0) {
+            error = error.at_node(node);
+        }
+        error.caused_by(self.0)
+    }
+}
+
+/// The node that a message of the graph library names, as in `node #12 "conv_3" Conv`.
+fn named_node(message: &str) -> Option<String> {
+    let after = message.split("node #").nth(1)?;
+    let from = after.find('"')? + 1;
+    let len = after[from..].find('"')?;
+    Some(after[from..from + len].to_string())
+}
+
+/// Runs `f`, turning an error or a panic of the graph library into a [`Failure`].
+pub(crate) fn guarded<T>(what: &str, f: impl FnOnce() -> TractResult<T>) -> Result<T, Failure> {
+    match catch_unwind(AssertUnwindSafe(f)) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(Failure(text(&error))),
+        Err(panic) => {
+            let said = panic
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or_else(|| panic.downcast_ref::<&str>().copied())
+                .unwrap_or("no message");
+            Err(Failure(format!("a panic while {what}: {said}")))
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "front_tests.rs"]
+mod tests;
