@@ -11,8 +11,13 @@ pub mod units;
 
 #[cfg(any(feature = "std", loom))]
 #[allow(unsafe_code)]
+pub mod queue;
+#[cfg(any(feature = "std", loom))]
+#[allow(unsafe_code)]
 pub mod sys;
 
+#[cfg(feature = "std")]
+pub mod batch;
 #[cfg(feature = "std")]
 #[allow(unsafe_code)] // engine/kernels only; a test enforces it
 pub mod engine;

@@ -1,3 +1,14 @@
 //! The operating system and the machine: affinity, clock, memory, allocator, and the shim through
-//! which all atomics go.
+//! which all atomics of shared state go.
+
+pub mod futex;
 pub mod sync;
+
+#[cfg(feature = "std")]
+pub mod affinity;
+#[cfg(feature = "std")]
+pub mod alloc;
+#[cfg(feature = "std")]
+pub mod clock;
+#[cfg(feature = "std")]
+pub mod memory;

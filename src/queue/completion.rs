@@ -1,0 +1,119 @@
+//! Completions: from each worker to the I/O thread, by a single-producer single-consumer ring each.
+//!
+//! A completion is a hint: "look at this slot's ticket". The ticket's state is the truth, so a hint
+//! that comes late (its slot was freed, and perhaps leased again, meanwhile) does no harm. A ring has
+//! two entries for each slot of the runtime; the I/O thread drains it every turn, so a full ring only
+//! means that the thread has not run for that long, and the worker waits for it.
+
+use super::idle::SleepFlag;
+use super::slot::Completion;
+use crate::sys::sync::Arc;
+use ringbuf::traits::{Consumer, Observer, Producer, Split};
+use ringbuf::{HeapCons, HeapProd, HeapRb};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Wakes the I/O thread: an eventfd, written only when the thread may be asleep.
+#[derive(Debug)]
+pub struct IoWaker {
+    flag: SleepFlag,
+    event: OwnedFd,
+}
+
+impl IoWaker {
+    /// A waker with its eventfd.
+    ///
+    /// # Errors
+    /// If the system has no file descriptor left.
+    pub fn new() -> std::io::Result<Arc<Self>> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Arc::new(IoWaker { flag: SleepFlag::new(), event }))
+    }
+
+    /// The flag; the I/O thread announces its sleep here, then drains its rings once more, then
+    /// waits in the kernel with [`fd`](Self::fd) among what it waits for.
+    pub fn flag(&self) -> &SleepFlag {
+        &self.flag
+    }
+
+    /// The eventfd, to be registered edge-triggered for reading: every wake is a write, and each
+    /// write is an edge, so it never needs to be read (its counter is drained by
+    /// [`clear`](Self::clear) long before it could overflow, if at all).
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+
+    /// Wakes the I/O thread if it may be asleep. Called after work was made visible.
+    pub fn wake(&self) {
+        if self.flag.take() {
+            self.wake_always();
+        }
+    }
+
+    /// Wakes the I/O thread whatever it does.
+    pub fn wake_always(&self) {
+        // Fails only when the counter is full, and then the thread has an edge to come anyway.
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+
+    /// Takes the counter down to zero.
+    pub fn clear(&self) {
+        let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
+    }
+}
+
+/// A worker's end.
+pub struct CompletionSender {
+    ring: HeapProd<Completion>,
+    waker: Option<Arc<IoWaker>>,
+}
+
+/// The I/O thread's end of one worker's ring.
+pub struct CompletionReceiver {
+    ring: HeapCons<Completion>,
+}
+
+/// A worker's ring for a runtime with `slots` slots in all. Without a waker (no transport), nothing
+/// is ever sent.
+pub fn completion_ring(
+    slots: usize,
+    waker: Option<Arc<IoWaker>>,
+) -> (CompletionSender, CompletionReceiver) {
+    let (producer, consumer) = HeapRb::new(2 * slots.max(1)).split();
+    (CompletionSender { ring: producer, waker }, CompletionReceiver { ring: consumer })
+}
+
+impl CompletionSender {
+    /// Sends a completion; call [`flush`](Self::flush) after the last of a batch.
+    pub fn send(&mut self, completion: Completion) {
+        while self.ring.try_push(completion).is_err() {
+            // Without a reader (the transport is gone, the runtime is stopping) nobody listens.
+            if !self.ring.read_is_held() {
+                return;
+            }
+            if let Some(waker) = &self.waker {
+                waker.wake_always();
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Wakes the I/O thread if it sleeps.
+    pub fn flush(&self) {
+        if let Some(waker) = &self.waker {
+            waker.wake();
+        }
+    }
+}
+
+impl CompletionReceiver {
+    /// The next completion.
+    pub fn receive(&mut self) -> Option<Completion> {
+        self.ring.try_pop()
+    }
+
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.ring.is_empty()
+    }
+}

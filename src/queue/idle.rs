@@ -1,0 +1,129 @@
+//! Who sleeps, and waking exactly one of them.
+//!
+//! A worker that found nothing sets its bit in [`IdleSet`], looks at its rings once more, and sleeps
+//! on its own word. A producer pushes, then looks at the bits; if one serves its model it clears the
+//! bit and wakes that worker. Both sides put a sequentially consistent fence between their write and
+//! their look, so at least one of them sees the other: a request is never left with all its workers
+//! asleep.
+
+use crate::sys::futex::WaitWord;
+use crate::sys::sync::{AtomicBool, AtomicU64, Ordering, fence};
+use crate::units::Nanos;
+
+/// Sleeping workers, as bits, and a word for each to sleep on.
+#[derive(Debug)]
+pub struct IdleSet {
+    parked: AtomicU64,
+    words: Box<[WaitWord]>,
+}
+
+const AWAKE: u32 = 1;
+const ASLEEP: u32 = 0;
+
+impl IdleSet {
+    /// A set for `workers` workers, at most [`WORKERS_MAX`](crate::limits::WORKERS_MAX), all awake.
+    pub fn new(workers: usize) -> Self {
+        IdleSet {
+            parked: AtomicU64::new(0),
+            words: (0..workers).map(|_| WaitWord::new(AWAKE)).collect(),
+        }
+    }
+
+    /// Announces that `worker` is about to sleep. The caller must look for work again after this,
+    /// and then call [`sleep`](Self::sleep) or [`cancel`](Self::cancel).
+    pub fn announce(&self, worker: usize) {
+        self.words[worker].atomic().store(ASLEEP, Ordering::Relaxed);
+        // Release: the word's reset comes before the bit. Partner: the acquire in `wake_one`.
+        self.parked.fetch_or(1 << worker, Ordering::Release);
+        // Partner: the fence in `wake_one`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Takes the announcement back: work was found.
+    pub fn cancel(&self, worker: usize) {
+        self.parked.fetch_and(!(1 << worker), Ordering::Relaxed);
+    }
+
+    /// Sleeps until woken or until `timeout` has passed. Returns whether it was woken.
+    pub fn sleep(&self, worker: usize, timeout: Option<Nanos>) -> bool {
+        let word = &self.words[worker];
+        let mut woken = word.atomic().load(Ordering::Acquire) == AWAKE;
+        if !woken {
+            word.wait(ASLEEP, timeout);
+            woken = word.atomic().load(Ordering::Acquire) == AWAKE;
+        }
+        self.cancel(worker);
+        woken
+    }
+
+    /// Wakes one sleeping worker among `workers` (a bit set), after work was made visible.
+    /// Returns which.
+    pub fn wake_one(&self, workers: u64) -> Option<usize> {
+        // Partner: the fence in `announce`.
+        fence(Ordering::SeqCst);
+        loop {
+            let candidates = self.parked.load(Ordering::Relaxed) & workers;
+            if candidates == 0 {
+                return None;
+            }
+            let worker = candidates.trailing_zeros() as usize;
+            // Acquire: after the word's reset in `announce`.
+            if self.parked.fetch_and(!(1 << worker), Ordering::Acquire) & (1 << worker) != 0 {
+                self.words[worker].store_and_wake(AWAKE);
+                return Some(worker);
+            }
+        }
+    }
+
+    /// Wakes all of `workers` that sleep.
+    pub fn wake_all(&self, workers: u64) {
+        while self.wake_one(workers).is_some() {}
+    }
+
+    /// Sleeping workers, as bits; a statistic.
+    pub fn parked(&self) -> u64 {
+        self.parked.load(Ordering::Relaxed)
+    }
+}
+
+/// The I/O thread's side of the same protocol: a flag that says it may be asleep in the kernel.
+///
+/// The sleeper announces, fences, looks again; a worker pushes a completion, fences, and wakes the
+/// sleeper only if the flag is up.
+#[derive(Debug)]
+pub struct SleepFlag {
+    sleeping: AtomicBool,
+}
+
+impl SleepFlag {
+    /// A flag that is down.
+    pub fn new() -> Self {
+        SleepFlag { sleeping: AtomicBool::new(false) }
+    }
+
+    /// Raises the flag; the caller must look for work once more before it sleeps.
+    pub fn announce(&self) {
+        self.sleeping.store(true, Ordering::Relaxed);
+        // Partner: the fence in `take`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Lowers the flag: the thread is awake and will look.
+    pub fn cancel(&self) {
+        self.sleeping.store(false, Ordering::Relaxed);
+    }
+
+    /// After work was made visible: whether the caller must wake the sleeper. Exactly one caller is
+    /// told so per announcement.
+    pub fn take(&self) -> bool {
+        // Partner: the fence in `announce`.
+        fence(Ordering::SeqCst);
+        self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::Relaxed)
+    }
+}
+
+impl Default for SleepFlag {
+    fn default() -> Self {
+        Self::new()
+    }
+}

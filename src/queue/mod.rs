@@ -1,0 +1,27 @@
+//! Slots, rings and admission: how a request gets from its client to a worker and back.
+//!
+//! | ring | producers | consumers |
+//! |---|---|---|
+//! | [`ring::IndexRing`] per model and priority (ingress) | any client, the I/O thread | any worker of the model |
+//! | [`ring::IndexRing`] per model (free slots) | whoever frees a slot | whoever leases one |
+//! | [`completion`] ring per worker | that worker | the I/O thread |
+
+pub mod idle;
+pub mod ring;
+pub mod state;
+
+#[cfg(feature = "std")]
+pub mod completion;
+#[cfg(feature = "std")]
+mod model_queue;
+#[cfg(feature = "std")]
+mod slot;
+#[cfg(feature = "std")]
+pub use model_queue::{
+    Failure, ModelQueue, QueueSpec, QueuedView, Refusal, ServiceTimes, Submit, TakeStats,
+};
+#[cfg(feature = "std")]
+pub use slot::{Completion, Done, Lease, Notify, Ticket, Work};
+
+#[cfg(all(test, feature = "std"))]
+mod tests;

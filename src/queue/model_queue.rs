@@ -1,0 +1,566 @@
+//! One model's queue: its slots, its rings by priority, and who may enter.
+
+use super::idle::IdleSet;
+use super::ring::IndexRing;
+use super::slot::{Lease, Notify, SlotPool, Ticket, Work};
+use crate::limits::{BATCH_SIZES_MAX, PRIORITY_LEVELS_MAX, TIMEOUT_US_MAX};
+use crate::model::signature::Signature;
+use crate::sys::clock;
+use crate::sys::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::units::{Micros, ModelId, Nanos, Priority, Rows};
+use std::fmt;
+
+/// Why a request was not accepted. Nothing of it remains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// `max_queue_size` requests wait, or every slot is in use.
+    QueueFull {
+        /// Requests that wait.
+        queued: u32,
+        /// `max_queue_size`.
+        max: u32,
+    },
+    /// By the measured service time the deadline can't be met.
+    DeadlineUnmeetable {
+        /// Microseconds that it is estimated to take.
+        needed_us: u32,
+        /// Microseconds that the request allows.
+        given_us: u32,
+    },
+    /// No rows, or more than a request may have.
+    WrongRows {
+        /// Rows of the request.
+        rows: u32,
+        /// `max_request_rows`.
+        max: u32,
+    },
+    /// The priority does not exist.
+    BadPriority {
+        /// The priority asked for.
+        priority: u8,
+        /// `priority_levels`.
+        levels: u8,
+    },
+    /// The deadline is over the limit.
+    TimeoutTooLong {
+        /// Microseconds asked for.
+        given_us: u32,
+        /// The most that a request may ask for.
+        max_us: u32,
+    },
+    /// The runtime accepts nothing more.
+    ShuttingDown,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::QueueFull { queued, max } => {
+                write!(f, "the queue is full: {queued} requests wait, max_queue_size is {max}")
+            }
+            Refusal::DeadlineUnmeetable { needed_us, given_us } => write!(
+                f,
+                "the deadline can't be met: about {needed_us} us are needed, {given_us} us are given"
+            ),
+            Refusal::WrongRows { rows, max } => {
+                write!(f, "{rows} rows, but a request has 1 to {max} (max_request_rows)")
+            }
+            Refusal::BadPriority { priority, levels } => {
+                write!(f, "priority {priority}, but this model has 1 to {levels} (priority_levels)")
+            }
+            Refusal::TimeoutTooLong { given_us, max_us } => {
+                write!(f, "a deadline of {given_us} us is over the limit of {max_us} us")
+            }
+            Refusal::ShuttingDown => f.write_str("the runtime is shutting down"),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// Why an accepted request has no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Failure {
+    /// Its deadline passed while it waited.
+    DeadlineExpired,
+    /// Its client gave it up while it waited.
+    Cancelled,
+    /// The engine reported an error.
+    ModelFailed,
+    /// The engine panicked; the worker goes on.
+    ModelPanicked,
+    /// The runtime stopped before it could run.
+    ShuttingDown,
+}
+
+impl Failure {
+    /// All reasons, in the order of their numbers.
+    pub const ALL: [Failure; 5] = [
+        Failure::DeadlineExpired,
+        Failure::Cancelled,
+        Failure::ModelFailed,
+        Failure::ModelPanicked,
+        Failure::ShuttingDown,
+    ];
+
+    /// The reason's name in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Failure::DeadlineExpired => "deadline_expired",
+            Failure::Cancelled => "cancelled",
+            Failure::ModelFailed => "model_failed",
+            Failure::ModelPanicked => "model_panicked",
+            Failure::ShuttingDown => "shutting_down",
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Failure::DeadlineExpired => "the deadline passed while the request waited",
+            Failure::Cancelled => "the request was cancelled",
+            Failure::ModelFailed => "the model failed",
+            Failure::ModelPanicked => "the model panicked",
+            Failure::ShuttingDown => "the runtime stopped",
+        })
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// How a request is to be treated.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Submit {
+    /// Microseconds from now after which it is not worth running; 0 takes the model's default.
+    pub timeout: Micros,
+    /// Priority; 0 takes the model's default.
+    pub priority: Priority,
+    /// Who is told.
+    pub notify: Notify,
+    /// A number for the client, kept with the slot.
+    pub tag: u64,
+}
+
+/// Measured service time of each batch size, kept by the workers, read by policy and admission.
+#[derive(Debug)]
+pub struct ServiceTimes {
+    sizes: heapless::Vec<u16, BATCH_SIZES_MAX>,
+    ns: [AtomicU64; BATCH_SIZES_MAX],
+}
+
+impl ServiceTimes {
+    /// Times of the compiled `sizes` (ascending), with the first measurements.
+    pub fn new(sizes: &[usize], first: &[Nanos]) -> Self {
+        let times = ServiceTimes {
+            sizes: sizes.iter().take(BATCH_SIZES_MAX).map(|&s| s as u16).collect(),
+            ns: std::array::from_fn(|_| AtomicU64::new(0)),
+        };
+        for (i, t) in first.iter().enumerate().take(BATCH_SIZES_MAX) {
+            times.ns[i].store(t.0, Ordering::Relaxed);
+        }
+        times
+    }
+
+    /// Compiled batch sizes, ascending.
+    pub fn sizes(&self) -> &[u16] {
+        &self.sizes
+    }
+
+    /// The time of the `i`-th size.
+    pub fn get(&self, i: usize) -> Nanos {
+        Nanos(self.ns[i].load(Ordering::Relaxed))
+    }
+
+    /// Takes in a measurement: an exponential average with weight 1/8. One sample weighs at most
+    /// twice the average, so that a preempted run does not turn the policy around.
+    pub fn observe(&self, i: usize, sample: Nanos) {
+        let old = self.ns[i].load(Ordering::Relaxed);
+        let new = if old == 0 {
+            sample.0
+        } else {
+            let sample = sample.0.min(old.saturating_mul(2));
+            old - old / 8 + sample / 8
+        };
+        // Relaxed, and a lost update between workers is harmless: an average of many.
+        self.ns[i].store(new, Ordering::Relaxed);
+    }
+
+    /// The least time per row over all sizes, filled.
+    pub fn best_per_row(&self) -> Nanos {
+        let per_row = self.sizes.iter().enumerate().map(|(i, &s)| self.get(i).0 / s.max(1) as u64);
+        Nanos(per_row.min().unwrap_or(0))
+    }
+}
+
+/// What a queue is made from.
+#[derive(Debug, Clone)]
+pub struct QueueSpec {
+    /// The model's number.
+    pub id: ModelId,
+    /// Its inputs and outputs.
+    pub signature: Signature,
+    /// `max_queue_size`: requests that may wait.
+    pub max_queue_size: u32,
+    /// Rows that one request may have.
+    pub max_request_rows: Rows,
+    /// `priority_levels`.
+    pub priority_levels: u8,
+    /// Priority of requests that ask for none.
+    pub default_priority: Priority,
+    /// Deadline of requests that ask for none; 0 is no deadline.
+    pub default_timeout: Micros,
+    /// Slots beyond the waiting ones: being filled, running, being answered.
+    pub extra_slots: u32,
+    /// Which workers serve it, as bits.
+    pub workers: u64,
+}
+
+/// What a worker sees of a queue before it takes anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct QueuedView {
+    /// Rows that wait (in all priority levels).
+    pub rows: u32,
+    /// When the oldest was submitted.
+    pub oldest_at: Nanos,
+    /// The earliest deadline among those that wait; `Nanos(u64::MAX)` if none has one.
+    pub earliest_deadline: Nanos,
+}
+
+/// How many requests a call to [`ModelQueue::take`] gave and dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TakeStats {
+    /// Rows taken.
+    pub rows: u32,
+}
+
+/// Counters of the client's side; each is a statistic.
+#[derive(Debug, Default)]
+pub(crate) struct QueueCounters {
+    pub accepted: AtomicU64,
+    pub refused: [AtomicU64; 6],
+    pub abandoned: [AtomicU64; Failure::ALL.len()],
+}
+
+/// A model's queue.
+pub struct ModelQueue {
+    pub(super) id: ModelId,
+    pub(super) signature: Signature,
+    pub(super) pool: SlotPool,
+    free: IndexRing,
+    levels: Box<[IndexRing]>,
+    spec: QueueSpec,
+    idle: Arc<IdleSet>,
+    service: ServiceTimes,
+    queued: AtomicU32,
+    queued_rows: AtomicU32,
+    outstanding: AtomicU32,
+    closed: AtomicBool,
+    pub(crate) counters: QueueCounters,
+}
+
+impl fmt::Debug for ModelQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ModelQueue({}, {} slots)", self.id, self.pool.slots.len())
+    }
+}
+
+impl ModelQueue {
+    /// A queue with all its memory.
+    ///
+    /// # Panics
+    /// If a count in `spec` is zero or over its limit; configuration checks that first.
+    pub fn new(spec: QueueSpec, idle: Arc<IdleSet>, service: ServiceTimes) -> Arc<Self> {
+        let count = (spec.max_queue_size + spec.extra_slots) as usize;
+        assert!((1..=PRIORITY_LEVELS_MAX).contains(&(spec.priority_levels as usize)));
+        assert!((1..=crate::limits::SLOTS_PER_MODEL_MAX).contains(&count));
+        let rows = spec.max_request_rows.0 as usize;
+        let pool = SlotPool::new(
+            count,
+            spec.signature.input_layout(rows).1,
+            spec.signature.output_layout(rows).1,
+        );
+        let free = IndexRing::new(count);
+        for index in 0..count as u32 {
+            free.push(index).expect("the free ring holds every slot");
+        }
+        Arc::new(ModelQueue {
+            id: spec.id,
+            signature: spec.signature.clone(),
+            pool,
+            free,
+            levels: (0..spec.priority_levels).map(|_| IndexRing::new(count)).collect(),
+            spec,
+            idle,
+            service,
+            queued: AtomicU32::new(0),
+            queued_rows: AtomicU32::new(0),
+            outstanding: AtomicU32::new(0),
+            closed: AtomicBool::new(false),
+            counters: QueueCounters::default(),
+        })
+    }
+
+    /// The model's number.
+    pub fn id(&self) -> ModelId {
+        self.id
+    }
+
+    /// Inputs and outputs.
+    pub fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    /// What it was made from.
+    pub fn spec(&self) -> &QueueSpec {
+        &self.spec
+    }
+
+    /// Measured service times.
+    pub fn service(&self) -> &ServiceTimes {
+        &self.service
+    }
+
+    /// Number of slots.
+    pub fn slots(&self) -> usize {
+        self.pool.slots.len()
+    }
+
+    /// Bytes of all slots.
+    pub fn slot_bytes(&self) -> usize {
+        self.pool.bytes()
+    }
+
+    /// Requests that wait.
+    pub fn queued(&self) -> u32 {
+        self.queued.load(Ordering::Relaxed)
+    }
+
+    /// Requests that were accepted and are not answered (waiting or running).
+    pub fn outstanding(&self) -> u32 {
+        // Acquire, with the release in `left`: a drain that sees zero sees every answer.
+        self.outstanding.load(Ordering::Acquire)
+    }
+
+    /// Accepts nothing more; what is accepted still runs.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        self.idle.wake_all(self.spec.workers);
+    }
+
+    /// Whether it accepts nothing more.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    fn refuse(&self, refusal: Refusal) -> Refusal {
+        let kind = match refusal {
+            Refusal::QueueFull { .. } => 0,
+            Refusal::DeadlineUnmeetable { .. } => 1,
+            Refusal::WrongRows { .. } => 2,
+            Refusal::BadPriority { .. } => 3,
+            Refusal::TimeoutTooLong { .. } => 4,
+            Refusal::ShuttingDown => 5,
+        };
+        self.counters.refused[kind].fetch_add(1, Ordering::Relaxed);
+        refusal
+    }
+
+    /// Takes a free slot for a request of `rows` rows.
+    ///
+    /// # Errors
+    /// Wrong number of rows, no free slot, or shutting down.
+    pub fn lease(self: &Arc<Self>, rows: Rows) -> Result<Lease, Refusal> {
+        let max = self.spec.max_request_rows;
+        if rows.0 == 0 || rows > max {
+            return Err(self.refuse(Refusal::WrongRows { rows: rows.0 as u32, max: max.0 as u32 }));
+        }
+        if self.is_closed() {
+            return Err(self.refuse(Refusal::ShuttingDown));
+        }
+        let Some(index) = self.free.pop() else {
+            return Err(self.refuse(self.full()));
+        };
+        self.pool.slots[index as usize].state.lease();
+        let (_, bytes) = self.signature.input_layout(rows.0 as usize);
+        Ok(Lease::new(self.clone(), index, rows, bytes))
+    }
+
+    fn full(&self) -> Refusal {
+        Refusal::QueueFull { queued: self.queued(), max: self.spec.max_queue_size }
+    }
+
+    pub(super) fn submit(lease: Lease, options: Submit) -> Result<Ticket, Refusal> {
+        let queue = lease.queue().clone();
+        let now = clock::now();
+        let priority = match options.priority {
+            Priority(0) => queue.spec.default_priority,
+            given => given,
+        };
+        if priority.0 == 0 || priority.0 > queue.spec.priority_levels {
+            let levels = queue.spec.priority_levels;
+            return Err(queue.refuse(Refusal::BadPriority { priority: priority.0, levels }));
+        }
+        let timeout = match options.timeout {
+            Micros(0) => queue.spec.default_timeout,
+            given => given,
+        };
+        if timeout.0 > TIMEOUT_US_MAX {
+            let refusal = Refusal::TimeoutTooLong { given_us: timeout.0, max_us: TIMEOUT_US_MAX };
+            return Err(queue.refuse(refusal));
+        }
+        let deadline = match timeout {
+            Micros(0) => Nanos(u64::MAX),
+            given => now.after(given.into()),
+        };
+        if timeout.0 != 0 {
+            let needed = queue.estimate(lease.rows()).0.div_ceil(1_000);
+            if needed > timeout.0 as u64 {
+                return Err(queue.refuse(Refusal::DeadlineUnmeetable {
+                    needed_us: needed.min(u32::MAX as u64) as u32,
+                    given_us: timeout.0,
+                }));
+            }
+        }
+        // Admission: count first, so that the bound holds among racing clients.
+        if queue.queued.fetch_add(1, Ordering::Relaxed) >= queue.spec.max_queue_size {
+            queue.queued.fetch_sub(1, Ordering::Relaxed);
+            return Err(queue.refuse(queue.full()));
+        }
+        queue.outstanding.fetch_add(1, Ordering::SeqCst);
+        // A drain closes first and then waits for outstanding to be zero; both are sequentially
+        // consistent, so either this sees the close or the drain sees this request.
+        if queue.is_closed() {
+            queue.queued.fetch_sub(1, Ordering::Relaxed);
+            queue.outstanding.fetch_sub(1, Ordering::SeqCst);
+            return Err(queue.refuse(Refusal::ShuttingDown));
+        }
+        let (_, index, rows) = lease.into_parts();
+        let slot = &queue.pool.slots[index as usize];
+        // SAFETY: the lease, consumed above, was the only token and the state is still FILLING.
+        unsafe {
+            slot.state.record(|r| {
+                r.rows = rows;
+                r.notify = options.notify;
+                r.tag = options.tag;
+                r.submitted_at = now;
+            })
+        };
+        slot.rows.store(rows.0 as u32, Ordering::Relaxed);
+        slot.deadline.store(deadline.0, Ordering::Relaxed);
+        slot.submitted_at.store(now.0, Ordering::Relaxed);
+        slot.state.submit();
+        queue.queued_rows.fetch_add(rows.0 as u32, Ordering::Relaxed);
+        queue.counters.accepted.fetch_add(1, Ordering::Relaxed);
+        queue.levels[priority.0 as usize - 1]
+            .push(index)
+            .expect("a level's ring holds every slot of the model");
+        queue.idle.wake_one(queue.spec.workers);
+        Ok(Ticket::new(queue, index, rows, deadline))
+    }
+
+    /// How long a request of `rows` rows is estimated to take from now: what waits ahead of it, at
+    /// the best measured time per row, over the model's workers, and its own run.
+    fn estimate(&self, rows: Rows) -> Nanos {
+        let workers = self.spec.workers.count_ones().max(1) as u64;
+        let ahead = self.queued_rows.load(Ordering::Relaxed) as u64;
+        let own = self
+            .service
+            .sizes()
+            .iter()
+            .position(|&s| s >= rows.0)
+            .unwrap_or(self.service.sizes().len().saturating_sub(1));
+        Nanos(ahead * self.service.best_per_row().0 / workers + self.service.get(own).0)
+    }
+
+    /// What waits. The deadline and the age are read only if `look` (a worker with a configured
+    /// delay needs them); else they are `Nanos(u64::MAX)` and the present.
+    pub fn view(&self, look: bool, now: Nanos) -> QueuedView {
+        let mut view = QueuedView { rows: 0, oldest_at: now, earliest_deadline: Nanos(u64::MAX) };
+        view.rows = self.queued_rows.load(Ordering::Relaxed);
+        if look {
+            for level in &self.levels {
+                level.peek_each(|index| {
+                    let slot = &self.pool.slots[index as usize];
+                    let at = Nanos(slot.submitted_at.load(Ordering::Relaxed));
+                    let deadline = Nanos(slot.deadline.load(Ordering::Relaxed));
+                    view.oldest_at = view.oldest_at.min(at);
+                    view.earliest_deadline = view.earliest_deadline.min(deadline);
+                    true
+                });
+            }
+        }
+        view
+    }
+
+    /// Whether anything is in a ring (given-up requests included).
+    pub fn has_work(&self) -> bool {
+        self.levels.iter().any(|l| !l.is_empty())
+    }
+
+    /// Takes requests of up to `rows_max` rows in all, highest priority first, oldest first within
+    /// a level, and gives each to `f`. Given-up requests on the way are recycled. A request that
+    /// would go over `rows_max` stays at the head of its level.
+    pub fn take(
+        self: &Arc<Self>,
+        rows_max: u32,
+        requests_max: usize,
+        now: Nanos,
+        mut f: impl FnMut(Work),
+    ) -> TakeStats {
+        let mut stats = TakeStats::default();
+        let mut requests = 0;
+        for level in &self.levels {
+            while requests < requests_max {
+                let room = rows_max - stats.rows;
+                if room == 0 {
+                    return stats;
+                }
+                let fits = |index: u32| {
+                    self.pool.slots[index as usize].rows.load(Ordering::Relaxed) <= room
+                };
+                let Some(index) = level.pop_if(fits) else { break };
+                if let Some(work) = Work::take(self, index, now) {
+                    stats.rows += work.rows().0 as u32;
+                    requests += 1;
+                    f(work);
+                }
+            }
+        }
+        stats
+    }
+
+    /// Wakes a sleeping worker other than `except`, if something waits.
+    pub fn wake_another(&self, except: usize) {
+        if self.has_work() {
+            self.idle.wake_one(self.spec.workers & !(1 << except));
+        }
+    }
+
+    /// A request stopped waiting: a worker took it.
+    pub(super) fn left_queue(&self, rows: Rows) {
+        self.queued.fetch_sub(1, Ordering::Relaxed);
+        self.queued_rows.fetch_sub(rows.0 as u32, Ordering::Relaxed);
+    }
+
+    /// A request that waited was given up by its client.
+    pub(super) fn abandoned(&self, rows: Rows, reason: Failure) {
+        self.left_queue(rows);
+        self.left();
+        self.counters.abandoned[reason as usize].fetch_add(1, Ordering::Relaxed);
+        // Its slot stays in the ring until a worker comes by; a sleeping one would not.
+        self.idle.wake_one(self.spec.workers);
+    }
+
+    /// A request was answered, or given up.
+    pub(super) fn left(&self) {
+        // Release, with the acquire in `outstanding`.
+        self.outstanding.fetch_sub(1, Ordering::Release);
+    }
+
+    pub(super) fn put_free(&self, index: u32) {
+        self.free.push(index).expect("the free ring holds every slot");
+    }
+}

@@ -1,0 +1,173 @@
+//! A bounded multi-producer multi-consumer FIFO of small numbers, lock-free.
+//!
+//! *Lock-free* here means: a thread that is stopped anywhere inside [`push`](IndexRing::push) or
+//! [`pop_if`](IndexRing::pop_if) never keeps another thread from finishing its own call. That is why
+//! a cell holds its value and its turn in **one** word, changed by one compare-and-swap: the
+//! operation takes effect there, and the head or tail counter that follows is only a hint that
+//! anyone may advance. (A queue whose producers first claim a position and then fill it, such as
+//! the usual sequence-number design, is not lock-free: a producer stopped in between blocks all
+//! consumers.)
+//!
+//! A cell word is `turn << 32 | value + 1`, or `turn << 32` when empty. Position `p` uses cell
+//! `p % capacity` in turn `p / capacity`. Turns are 32 bits: a thread would have to sleep inside a
+//! call through 2^32 rounds of the ring to mistake one turn for another.
+//!
+//! Orderings: the cell's compare-and-swap in `push` releases, the one in `pop_if` acquires, so what
+//! a producer wrote before `push` is seen by the consumer that got the value. The counters are
+//! advanced with release and read with acquire, so that a thread that sees a position sees the
+//! cells before it in a state no older than that position.
+
+use crate::sys::sync::{AtomicU64, Ordering, spin_turn};
+
+/// The FIFO. Values are below `u32::MAX`.
+#[derive(Debug)]
+pub struct IndexRing {
+    cells: Box<[AtomicU64]>,
+    shift: u32,
+    head: Padded,
+    tail: Padded,
+}
+
+/// A counter on cache lines of its own: producers and consumers don't invalidate each other's.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Padded(AtomicU64);
+
+const LOW: u64 = u32::MAX as u64;
+
+#[inline(always)]
+fn word(turn: u64, value: Option<u32>) -> u64 {
+    (turn << 32) | value.map_or(0, |v| v as u64 + 1)
+}
+
+impl IndexRing {
+    /// A ring for at least `capacity` values (rounded up to a power of two, at least 2).
+    pub fn new(capacity: usize) -> Self {
+        let capacity = capacity.next_power_of_two().max(2);
+        IndexRing {
+            cells: (0..capacity).map(|_| AtomicU64::new(word(0, None))).collect(),
+            shift: capacity.trailing_zeros(),
+            head: Padded(AtomicU64::new(0)),
+            tail: Padded(AtomicU64::new(0)),
+        }
+    }
+
+    /// How many values fit.
+    pub fn capacity(&self) -> usize {
+        self.cells.len()
+    }
+
+    #[inline(always)]
+    fn cell(&self, position: u64) -> (&AtomicU64, u64) {
+        (&self.cells[(position as usize) & (self.cells.len() - 1)], (position >> self.shift) & LOW)
+    }
+
+    /// Appends `value`; gives it back if the ring is full.
+    pub fn push(&self, value: u32) -> Result<(), u32> {
+        debug_assert!(value != u32::MAX);
+        loop {
+            // Acquire, with the release of whoever advanced it.
+            let tail = self.tail.0.load(Ordering::Acquire);
+            let (cell, turn) = self.cell(tail);
+            let seen = cell.load(Ordering::Acquire);
+            if seen == word(turn, None) {
+                // Release, with the acquire of the consumer's exchange on this cell.
+                let taken = cell.compare_exchange(
+                    seen,
+                    word(turn, Some(value)),
+                    Ordering::AcqRel,
+                    Ordering::Relaxed,
+                );
+                if taken.is_ok() {
+                    advance(&self.tail.0, tail);
+                    return Ok(());
+                }
+            } else if (seen >> 32) == (turn.wrapping_sub(1) & LOW)
+                && tail == self.tail.0.load(Ordering::Acquire)
+            {
+                // The value of the turn before is still there, and the tail has not moved: full.
+                return Err(value);
+            } else {
+                // Position `tail` is taken already: help, then look at the next one.
+                advance(&self.tail.0, tail);
+            }
+            spin_turn();
+        }
+    }
+
+    /// Removes the oldest value.
+    pub fn pop(&self) -> Option<u32> {
+        self.pop_if(|_| true)
+    }
+
+    /// Removes the oldest value if `take` says yes to it; else leaves everything as it is.
+    ///
+    /// `take` may be asked about a value that another consumer gets first; its answer then has no
+    /// effect.
+    pub fn pop_if(&self, mut take: impl FnMut(u32) -> bool) -> Option<u32> {
+        loop {
+            let head = self.head.0.load(Ordering::Acquire);
+            let (cell, turn) = self.cell(head);
+            let seen = cell.load(Ordering::Acquire);
+            if (seen >> 32) == turn && seen & LOW != 0 {
+                let value = (seen & LOW) as u32 - 1;
+                if !take(value) {
+                    return None;
+                }
+                // Acquire, with the release of the producer's exchange on this cell.
+                let got = cell.compare_exchange(
+                    seen,
+                    word((turn + 1) & LOW, None),
+                    Ordering::AcqRel,
+                    Ordering::Relaxed,
+                );
+                if got.is_ok() {
+                    advance(&self.head.0, head);
+                    return Some(value);
+                }
+            } else if seen == word(turn, None) {
+                // Nothing was ever put at this position, so nothing is behind it either.
+                return None;
+            } else {
+                advance(&self.head.0, head);
+            }
+            spin_turn();
+        }
+    }
+
+    /// Calls `f` with the values that wait, oldest first, until it says no. A snapshot: values may
+    /// be gone, or come, meanwhile.
+    pub fn peek_each(&self, mut f: impl FnMut(u32) -> bool) {
+        let head = self.head.0.load(Ordering::Acquire);
+        // One more than the capacity: the head counter may lag behind the head by one.
+        for position in head..=head + self.cells.len() as u64 {
+            let (cell, turn) = self.cell(position);
+            let seen = cell.load(Ordering::Acquire);
+            if seen == word(turn, None) {
+                return;
+            }
+            // Another turn: taken meanwhile.
+            if (seen >> 32) == turn && !f((seen & LOW) as u32 - 1) {
+                return;
+            }
+        }
+    }
+
+    /// Whether nothing waits, at some instant during the call.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        let mut empty = true;
+        self.peek_each(|_| {
+            empty = false;
+            false
+        });
+        empty
+    }
+}
+
+/// Moves a counter past `from` unless someone did.
+#[inline(always)]
+fn advance(counter: &AtomicU64, from: u64) {
+    // Release, with the acquire loads of the counter. A failure means that another thread helped.
+    let _ = counter.compare_exchange(from, from + 1, Ordering::Release, Ordering::Relaxed);
+}

@@ -1,0 +1,436 @@
+//! Slots: pre-allocated cells for requests, and the tokens that say who may touch one.
+//!
+//! [`Lease`] (client, filling) becomes [`Ticket`] (client, waiting) becomes [`Done`] (client,
+//! reading the answer); [`Work`] is the worker's. Each token is the only one of its kind for its
+//! slot, so exclusive access needs no check at run time. What travels through rings is the index.
+
+use super::state::SlotState;
+use super::{Failure, ModelQueue, Refusal, Submit};
+use crate::limits::TENSORS_MAX;
+use crate::model::signature::{Signature, Span};
+use crate::sys::memory::AlignedBytes;
+use crate::sys::sync::{Arc, AtomicU32, AtomicU64, Ordering};
+use crate::units::{Nanos, Receipt, Rows};
+
+/// Who is told when a request is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Notify {
+    /// A thread that waits on the slot itself (in-process).
+    #[default]
+    Waiter,
+    /// The I/O thread, through the worker's completion ring.
+    Io,
+}
+
+/// What a slot carries besides its buffers.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub rows: Rows,
+    pub notify: Notify,
+    pub tag: u64,
+    pub submitted_at: Nanos,
+    pub taken_at: Nanos,
+    pub outcome: Result<Receipt, Failure>,
+}
+
+/// One slot. The atomics beside the state may be read by a worker that only peeks at the ring: a
+/// stale value is harmless, since taking the request goes through the state.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(super) struct Slot {
+    pub state: SlotState<Record>,
+    pub rows: AtomicU32,
+    pub deadline: AtomicU64,
+    pub submitted_at: AtomicU64,
+}
+
+/// The slots of a model, and their buffers.
+pub(super) struct SlotPool {
+    pub slots: Box<[Slot]>,
+    input: AlignedBytes,
+    output: AlignedBytes,
+    input_stride: usize,
+    output_stride: usize,
+}
+
+// SAFETY: the buffers are divided by slot, and a slot's part is reached only through its owner's
+// token; `Slot` itself is `Sync`.
+unsafe impl Sync for SlotPool {}
+// SAFETY: nothing in it is tied to a thread.
+unsafe impl Send for SlotPool {}
+
+impl SlotPool {
+    pub fn new(count: usize, input_bytes: usize, output_bytes: usize) -> Self {
+        let align = |n: usize| n.max(1).next_multiple_of(crate::limits::BUFFER_ALIGN_BYTES);
+        let (input_stride, output_stride) = (align(input_bytes), align(output_bytes));
+        let empty = || Record {
+            rows: Rows(0),
+            notify: Notify::Waiter,
+            tag: 0,
+            submitted_at: Nanos(0),
+            taken_at: Nanos(0),
+            outcome: Err(Failure::Cancelled),
+        };
+        SlotPool {
+            slots: (0..count)
+                .map(|_| Slot {
+                    state: SlotState::new(empty()),
+                    rows: AtomicU32::new(0),
+                    deadline: AtomicU64::new(u64::MAX),
+                    submitted_at: AtomicU64::new(0),
+                })
+                .collect(),
+            input: AlignedBytes::zeroed(input_stride * count),
+            output: AlignedBytes::zeroed(output_stride * count),
+            input_stride,
+            output_stride,
+        }
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.input.len() + self.output.len() + std::mem::size_of_val(&*self.slots)
+    }
+
+    fn input_ptr(&self, index: u32) -> *mut u8 {
+        debug_assert!((index as usize) < self.slots.len());
+        // SAFETY: index < count, so the offset is inside the block.
+        unsafe { self.input.as_ptr().add(index as usize * self.input_stride) }
+    }
+
+    fn output_ptr(&self, index: u32) -> *mut u8 {
+        debug_assert!((index as usize) < self.slots.len());
+        // SAFETY: index < count, so the offset is inside the block.
+        unsafe { self.output.as_ptr().add(index as usize * self.output_stride) }
+    }
+}
+
+/// A slot that its client is filling. Dropping it gives the slot back.
+#[derive(Debug)]
+pub struct Lease {
+    queue: Arc<ModelQueue>,
+    index: u32,
+    rows: Rows,
+    input_bytes: usize,
+}
+
+impl Lease {
+    pub(super) fn new(queue: Arc<ModelQueue>, index: u32, rows: Rows, input_bytes: usize) -> Self {
+        Lease { queue, index, rows, input_bytes }
+    }
+
+    /// The slot's index among its model's.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Rows of this request.
+    pub fn rows(&self) -> Rows {
+        self.rows
+    }
+
+    /// The queue it belongs to.
+    pub fn queue(&self) -> &Arc<ModelQueue> {
+        &self.queue
+    }
+
+    /// The payload's bytes, laid out as [`Signature::input_layout`] says for this many rows. They
+    /// hold what an earlier request left; the caller fills all of them.
+    pub fn input_mut(&mut self) -> &mut [u8] {
+        // SAFETY: this token is the only one for the slot, whose state is FILLING; input_bytes was
+        // checked against the slot's size when the lease was made.
+        unsafe {
+            std::slice::from_raw_parts_mut(self.queue.pool.input_ptr(self.index), self.input_bytes)
+        }
+    }
+
+    /// Hands the request over.
+    ///
+    /// # Errors
+    /// The refusal, with the slot given back: the queue is full, the deadline can't be met, the
+    /// priority does not exist, or the runtime is shutting down.
+    pub fn submit(self, options: Submit) -> Result<Ticket, Refusal> {
+        ModelQueue::submit(self, options)
+    }
+
+    pub(super) fn into_parts(self) -> (Arc<ModelQueue>, u32, Rows) {
+        let this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: `this` is never dropped nor used again, so the Arc is moved out exactly once.
+        let queue = unsafe { std::ptr::read(&this.queue) };
+        (queue, this.index, this.rows)
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.queue.pool.slots[self.index as usize].state.release_unsubmitted();
+        self.queue.put_free(self.index);
+    }
+}
+
+/// A request that was accepted. Dropping it gives the request up.
+#[derive(Debug)]
+pub struct Ticket {
+    queue: Arc<ModelQueue>,
+    index: u32,
+    rows: Rows,
+    deadline: Nanos,
+}
+
+impl Ticket {
+    pub(super) fn new(queue: Arc<ModelQueue>, index: u32, rows: Rows, deadline: Nanos) -> Self {
+        Ticket { queue, index, rows, deadline }
+    }
+
+    /// The slot's index among its model's.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// The queue it waits in.
+    pub fn queue(&self) -> &Arc<ModelQueue> {
+        &self.queue
+    }
+
+    /// The instant after which it is not worth running; `Nanos(u64::MAX)` if there is none.
+    pub fn deadline(&self) -> Nanos {
+        self.deadline
+    }
+
+    fn slot(&self) -> &Slot {
+        &self.queue.pool.slots[self.index as usize]
+    }
+
+    /// Whether the answer is there.
+    #[inline]
+    pub fn is_done(&self) -> bool {
+        self.slot().state.is_done()
+    }
+
+    /// Spins up to `spins` turns for the answer.
+    pub fn spin(&self, spins: u32) -> bool {
+        self.slot().state.spin_done(spins)
+    }
+
+    /// Sleeps until the answer is there or `timeout` has passed; may return early.
+    pub fn sleep(&self, timeout: Option<Nanos>) -> bool {
+        self.slot().state.wait_done(timeout)
+    }
+
+    /// The answer, or the ticket back if it is not there yet.
+    pub fn into_done(self) -> Result<Done, Ticket> {
+        if !self.is_done() {
+            return Err(self);
+        }
+        let (queue, index) = self.into_parts();
+        Ok(Done { queue, index })
+    }
+
+    /// Gives the request up if it still waits: `Ok` if so (it will not run), else the ticket back.
+    ///
+    /// `reason` is what the counters call it.
+    pub fn cancel_queued(self, reason: Failure) -> Result<(), Ticket> {
+        if !self.slot().state.abandon_queued() {
+            return Err(self);
+        }
+        let rows = self.rows;
+        let (queue, _) = self.into_parts();
+        queue.abandoned(rows, reason);
+        Ok(())
+    }
+
+    fn into_parts(self) -> (Arc<ModelQueue>, u32) {
+        let this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: `this` is never dropped nor used again, so the Arc is moved out exactly once.
+        let queue = unsafe { std::ptr::read(&this.queue) };
+        (queue, this.index)
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        use super::state::Abandon;
+        match self.slot().state.abandon() {
+            Abandon::Queued => self.queue.abandoned(self.rows, Failure::Cancelled),
+            Abandon::Running => {}
+            Abandon::Done => {
+                self.slot().state.release_done();
+                self.queue.put_free(self.index);
+            }
+        }
+    }
+}
+
+/// An answer. Dropping it gives the slot back.
+#[derive(Debug)]
+pub struct Done {
+    queue: Arc<ModelQueue>,
+    index: u32,
+}
+
+impl Done {
+    fn record<T>(&self, f: impl FnOnce(&mut Record) -> T) -> T {
+        // SAFETY: this token is the only one for the slot, whose state is DONE; `f` is called once
+        // and its reference does not outlive the call.
+        unsafe { self.queue.pool.slots[self.index as usize].state.record(f) }
+    }
+
+    /// The slot's index among its model's.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// The queue it came from.
+    pub fn queue(&self) -> &Arc<ModelQueue> {
+        &self.queue
+    }
+
+    /// The receipt, or why it failed.
+    pub fn outcome(&self) -> Result<Receipt, Failure> {
+        self.record(|r| r.outcome)
+    }
+
+    /// Rows of the request.
+    pub fn rows(&self) -> Rows {
+        self.record(|r| r.rows)
+    }
+
+    /// The number that the client gave at submission.
+    pub fn tag(&self) -> u64 {
+        self.record(|r| r.tag)
+    }
+
+    /// The answer's bytes, laid out as [`Signature::output_layout`] says; meaningless if the
+    /// outcome is a failure.
+    pub fn output(&self) -> &[u8] {
+        let (_, bytes) = self.queue.signature.output_layout(self.rows().0 as usize);
+        // SAFETY: this token is the only one for the slot, whose state is DONE, so nobody writes;
+        // the slot's output area holds max_request_rows rows, and rows was checked against that.
+        unsafe { std::slice::from_raw_parts(self.queue.pool.output_ptr(self.index), bytes) }
+    }
+}
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        self.queue.pool.slots[self.index as usize].state.release_done();
+        self.queue.put_free(self.index);
+    }
+}
+
+/// A request that a worker took. It must be finished with [`complete`](Work::complete).
+#[derive(Debug)]
+pub struct Work {
+    queue: Arc<ModelQueue>,
+    index: u32,
+    rows: Rows,
+    submitted_at: Nanos,
+}
+
+impl Work {
+    /// Takes the popped slot `index`, unless its client gave up (then the slot is recycled).
+    pub(super) fn take(queue: &Arc<ModelQueue>, index: u32, now: Nanos) -> Option<Work> {
+        let slot = &queue.pool.slots[index as usize];
+        if !slot.state.take() {
+            slot.state.recycle_abandoned();
+            queue.put_free(index);
+            return None;
+        }
+        // SAFETY: the state is RUNNING, taken by this call; no other token of the worker's side
+        // exists for the slot.
+        let (rows, submitted_at) = unsafe {
+            slot.state.record(|r| {
+                r.taken_at = now;
+                (r.rows, r.submitted_at)
+            })
+        };
+        queue.left_queue(rows);
+        Some(Work { queue: queue.clone(), index, rows, submitted_at })
+    }
+
+    /// Rows of the request.
+    pub fn rows(&self) -> Rows {
+        self.rows
+    }
+
+    /// When it was submitted.
+    pub fn submitted_at(&self) -> Nanos {
+        self.submitted_at
+    }
+
+    /// The instant after which it is not worth running; `Nanos(u64::MAX)` if there is none.
+    pub fn deadline(&self) -> Nanos {
+        // Relaxed: written before submission, ordered by the state.
+        Nanos(self.queue.pool.slots[self.index as usize].deadline.load(Ordering::Relaxed))
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.queue.signature
+    }
+
+    /// The spans of its inputs and its payload.
+    pub fn input(&self) -> (heapless::Vec<Span, TENSORS_MAX>, &[u8]) {
+        let (spans, bytes) = self.signature().input_layout(self.rows.0 as usize);
+        // SAFETY: the worker owns the slot (state RUNNING or ORPHANED), so nobody writes; rows was
+        // checked against the slot's size at submission.
+        let payload =
+            unsafe { std::slice::from_raw_parts(self.queue.pool.input_ptr(self.index), bytes) };
+        (spans, payload)
+    }
+
+    /// The spans of its outputs and the bytes to write.
+    pub fn output_mut(&mut self) -> (heapless::Vec<Span, TENSORS_MAX>, &mut [u8]) {
+        let (spans, bytes) = self.signature().output_layout(self.rows.0 as usize);
+        // SAFETY: the worker owns the slot (state RUNNING or ORPHANED) and `&mut self` is its only
+        // token; rows was checked against the slot's size at submission.
+        let payload = unsafe {
+            std::slice::from_raw_parts_mut(self.queue.pool.output_ptr(self.index), bytes)
+        };
+        (spans, payload)
+    }
+
+    /// Ends the request. Returns the completion to send if the I/O thread is to be told.
+    pub fn complete(self, outcome: Result<Receipt, Failure>) -> Option<Completion> {
+        let this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: `this` is never dropped nor used again, so the Arc is moved out exactly once.
+        let queue = unsafe { std::ptr::read(&this.queue) };
+        let slot = &queue.pool.slots[this.index as usize];
+        // SAFETY: the worker owns the slot (state RUNNING or ORPHANED).
+        let notify = unsafe {
+            slot.state.record(|r| {
+                r.outcome = outcome;
+                r.notify
+            })
+        };
+        // The I/O thread must hear of a completion after the state says DONE, never before.
+        let id = queue.id;
+        let wanted = slot.state.complete();
+        queue.left();
+        if !wanted {
+            queue.put_free(this.index);
+            return None;
+        }
+        (notify == Notify::Io).then_some(Completion { model: id, slot: this.index })
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        // A worker that unwinds between take and complete: the client still gets its one answer.
+        let slot = &self.queue.pool.slots[self.index as usize];
+        // SAFETY: the worker owns the slot (state RUNNING or ORPHANED).
+        unsafe { slot.state.record(|r| r.outcome = Err(Failure::ModelPanicked)) };
+        let wanted = slot.state.complete();
+        self.queue.left();
+        if !wanted {
+            self.queue.put_free(self.index);
+        }
+    }
+}
+
+/// What a worker tells the I/O thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Completion {
+    /// The model.
+    pub model: crate::units::ModelId,
+    /// The slot, whose [`Ticket`] the I/O thread holds.
+    pub slot: u32,
+}

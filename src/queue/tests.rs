@@ -1,0 +1,283 @@
+use super::idle::IdleSet;
+use super::ring::IndexRing;
+use super::*;
+use crate::model::signature::{Signature, TensorSpec};
+use crate::sys::sync::Arc;
+use crate::units::{CloseReason, DType, Micros, ModelId, Nanos, Priority, Receipt, Rows, WorkerId};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+#[test]
+fn ring_is_fifo_and_bounded() {
+    let ring = IndexRing::new(4);
+    for round in 0..10 {
+        for v in 0..4 {
+            ring.push(round * 4 + v).unwrap();
+        }
+        assert_eq!(ring.push(99), Err(99));
+        let mut seen = Vec::new();
+        ring.peek_each(|v| {
+            seen.push(v);
+            true
+        });
+        assert_eq!(seen, (0..4).map(|v| round * 4 + v).collect::<Vec<_>>());
+        assert_eq!(ring.pop_if(|v| v != round * 4), None, "the head is refused, nothing moves");
+        for v in 0..4 {
+            assert_eq!(ring.pop(), Some(round * 4 + v));
+        }
+        assert_eq!(ring.pop(), None);
+        assert!(ring.is_empty());
+    }
+}
+
+#[test]
+fn ring_loses_and_doubles_nothing_among_threads() {
+    const EACH: u32 = 50_000;
+    let ring = IndexRing::new(8);
+    let sum = AtomicU64::new(0);
+    let count = AtomicU64::new(0);
+    std::thread::scope(|s| {
+        for p in 0..2u32 {
+            let ring = &ring;
+            s.spawn(move || {
+                for v in 0..EACH {
+                    while ring.push(p * EACH + v).is_err() {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+        }
+        for _ in 0..2 {
+            s.spawn(|| {
+                let mut last = [None::<u32>; 2];
+                while count.load(Ordering::Relaxed) < 2 * EACH as u64 {
+                    let Some(v) = ring.pop() else {
+                        std::thread::yield_now();
+                        continue;
+                    };
+                    let producer = (v / EACH) as usize;
+                    assert!(last[producer].is_none_or(|l| l < v), "per-producer order");
+                    last[producer] = Some(v);
+                    sum.fetch_add(v as u64, Ordering::Relaxed);
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    let n = 2 * EACH as u64;
+    assert_eq!(sum.load(Ordering::Relaxed), n * (n - 1) / 2);
+}
+
+fn spec(max_queue_size: u32) -> QueueSpec {
+    let tensor =
+        |name: &str| TensorSpec { name: name.into(), dtype: DType::F32, row_shape: vec![4] };
+    QueueSpec {
+        id: ModelId(0),
+        signature: Signature {
+            inputs: vec![tensor("x")],
+            outputs: vec![tensor("y")],
+            batched: true,
+        },
+        max_queue_size,
+        max_request_rows: Rows(4),
+        priority_levels: 2,
+        default_priority: Priority(2),
+        default_timeout: Micros(0),
+        extra_slots: 2,
+        workers: 1,
+    }
+}
+
+fn queue(max_queue_size: u32, service_us: u64) -> Arc<ModelQueue> {
+    let service =
+        ServiceTimes::new(&[1, 4], &[Nanos(service_us * 1_000), Nanos(service_us * 2_000)]);
+    ModelQueue::new(spec(max_queue_size), Arc::new(IdleSet::new(1)), service)
+}
+
+fn receipt() -> Receipt {
+    Receipt {
+        queue_ns: Nanos(1),
+        compute_input_ns: Nanos(2),
+        compute_infer_ns: Nanos(3),
+        compute_output_ns: Nanos(4),
+        batch_size: Rows(1),
+        close_reason: CloseReason::Idle,
+        worker: WorkerId(0),
+    }
+}
+
+fn take_all(q: &Arc<ModelQueue>) -> Vec<Work> {
+    let mut taken = Vec::new();
+    q.take(64, 64, Nanos(0), |w| taken.push(w));
+    taken
+}
+
+#[test]
+fn a_request_keeps_its_own_bytes() {
+    let q = queue(4, 1);
+    let mut tickets = Vec::new();
+    for n in 0..4u8 {
+        let mut lease = q.lease(Rows(1)).unwrap();
+        lease.input_mut().fill(n);
+        tickets.push(lease.submit(Submit { tag: n as u64, ..Submit::default() }).unwrap());
+    }
+    for mut work in take_all(&q) {
+        let (_, input) = work.input();
+        let byte = input[0];
+        assert!(input.iter().all(|&b| b == byte));
+        work.output_mut().1.fill(byte + 100);
+        assert_eq!(work.complete(Ok(receipt())), None);
+    }
+    for (n, ticket) in tickets.into_iter().enumerate() {
+        let done = ticket.into_done().expect("done");
+        assert_eq!(done.tag(), n as u64);
+        assert_eq!(done.outcome(), Ok(receipt()));
+        assert!(done.output().iter().all(|&b| b == n as u8 + 100));
+    }
+    assert_eq!(q.outstanding(), 0);
+}
+
+#[test]
+fn full_queue_is_refused_with_its_numbers_and_recovers() {
+    let q = queue(2, 1);
+    let a = q.lease(Rows(1)).unwrap().submit(Submit::default()).unwrap();
+    let b = q.lease(Rows(1)).unwrap().submit(Submit::default()).unwrap();
+    let refused = q.lease(Rows(1)).unwrap().submit(Submit::default()).unwrap_err();
+    assert_eq!(refused, Refusal::QueueFull { queued: 2, max: 2 });
+    drop(a); // given up while it waits: its place is free at once
+    let c = q.lease(Rows(1)).unwrap().submit(Submit::default()).unwrap();
+    let work = take_all(&q);
+    assert_eq!(work.len(), 2);
+    for w in work {
+        w.complete(Ok(receipt()));
+    }
+    assert!(b.is_done() && c.is_done());
+    drop((b, c));
+    assert_eq!((q.queued(), q.outstanding()), (0, 0));
+    let all: Vec<_> = (0..4).map(|_| q.lease(Rows(1)).unwrap()).collect();
+    assert!(matches!(q.lease(Rows(1)), Err(Refusal::QueueFull { .. })), "{} slots", all.len());
+}
+
+#[test]
+fn rows_priority_deadline_are_checked() {
+    let q = queue(4, 100);
+    assert_eq!(q.lease(Rows(0)).unwrap_err(), Refusal::WrongRows { rows: 0, max: 4 });
+    assert_eq!(q.lease(Rows(5)).unwrap_err(), Refusal::WrongRows { rows: 5, max: 4 });
+    let submit = |options| q.lease(Rows(1)).unwrap().submit(options).map(drop);
+    assert_eq!(
+        submit(Submit { priority: Priority(3), ..Submit::default() }),
+        Err(Refusal::BadPriority { priority: 3, levels: 2 })
+    );
+    assert_eq!(
+        submit(Submit { timeout: Micros(99), ..Submit::default() }),
+        Err(Refusal::DeadlineUnmeetable { needed_us: 100, given_us: 99 })
+    );
+    assert!(submit(Submit { timeout: Micros(1_000), ..Submit::default() }).is_ok());
+    assert!(matches!(
+        submit(Submit { timeout: Micros(u32::MAX), ..Submit::default() }),
+        Err(Refusal::TimeoutTooLong { .. })
+    ));
+    q.close();
+    assert_eq!(q.lease(Rows(1)).unwrap_err(), Refusal::ShuttingDown);
+}
+
+#[test]
+fn priority_one_goes_first_and_a_large_request_waits_for_room() {
+    let q = queue(8, 1);
+    let submit = |rows, priority, tag| {
+        let options = Submit { priority: Priority(priority), tag, ..Submit::default() };
+        q.lease(Rows(rows)).unwrap().submit(options).unwrap()
+    };
+    let _tickets = [submit(1, 2, 0), submit(4, 2, 1), submit(1, 1, 2)];
+    let mut rows = Vec::new();
+    q.take(4, 8, Nanos(0), |w| {
+        rows.push(w.rows().0);
+        w.complete(Ok(receipt()));
+    });
+    assert_eq!(rows, [1, 1], "the one of priority 1, the older single row; 4 rows do not fit");
+    q.take(4, 8, Nanos(0), |w| {
+        rows.push(w.rows().0);
+        w.complete(Ok(receipt()));
+    });
+    assert_eq!(rows, [1, 1, 4]);
+}
+
+#[test]
+fn a_ticket_dropped_while_running_gives_its_slot_back() {
+    let q = queue(1, 1);
+    let ticket = q.lease(Rows(1)).unwrap().submit(Submit::default()).unwrap();
+    let work = take_all(&q).pop().unwrap();
+    drop(ticket);
+    assert_eq!(q.outstanding(), 1);
+    assert_eq!(work.complete(Ok(receipt())), None);
+    assert_eq!(q.outstanding(), 0);
+    let leases: Vec<_> = (0..3).map(|_| q.lease(Rows(1)).unwrap()).collect();
+    assert_eq!(leases.len(), q.slots());
+}
+
+#[test]
+fn work_that_is_dropped_still_answers() {
+    let q = queue(1, 1);
+    let ticket = q.lease(Rows(1)).unwrap().submit(Submit::default()).unwrap();
+    drop(take_all(&q));
+    assert_eq!(ticket.into_done().unwrap().outcome(), Err(Failure::ModelPanicked));
+}
+
+#[test]
+fn waiters_and_workers_race_without_loss() {
+    let q = queue(8, 1);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|s| {
+        let worker = s.spawn(|| {
+            let mut ran = 0u64;
+            while !stop.load(Ordering::Relaxed) || q.has_work() {
+                q.take(4, 4, Nanos(0), |mut w| {
+                    let byte = w.input().1[0];
+                    w.output_mut().1.fill(byte);
+                    w.complete(Ok(receipt()));
+                    ran += 1;
+                });
+            }
+            ran
+        });
+        let clients: Vec<_> = (0..2u8)
+            .map(|c| {
+                let q = &q;
+                s.spawn(move || {
+                    let (mut answered, mut given_up) = (0u64, 0u64);
+                    for n in 0..20_000u32 {
+                        let byte = (n as u8) ^ (c << 7);
+                        let mut lease = q.lease(Rows(1)).unwrap();
+                        lease.input_mut().fill(byte);
+                        let mut ticket = lease.submit(Submit::default()).unwrap();
+                        if n % 7 == 0 {
+                            match ticket.cancel_queued(Failure::Cancelled) {
+                                Ok(()) => {
+                                    given_up += 1;
+                                    continue;
+                                }
+                                Err(back) => ticket = back,
+                            }
+                        }
+                        let done = loop {
+                            ticket.sleep(None);
+                            match ticket.into_done() {
+                                Ok(done) => break done,
+                                Err(back) => ticket = back,
+                            }
+                        };
+                        assert!(done.output().iter().all(|&b| b == byte));
+                        answered += 1;
+                    }
+                    (answered, given_up)
+                })
+            })
+            .collect();
+        let totals: Vec<_> = clients.into_iter().map(|c| c.join().unwrap()).collect();
+        stop.store(true, Ordering::Relaxed);
+        let ran = worker.join().unwrap();
+        let (answered, given_up) = totals.iter().fold((0, 0), |a, t| (a.0 + t.0, a.1 + t.1));
+        assert_eq!(answered + given_up, 40_000);
+        assert_eq!(ran, answered);
+    });
+    assert_eq!((q.queued(), q.outstanding()), (0, 0));
+}

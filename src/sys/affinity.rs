@@ -1,0 +1,112 @@
+//! Which cores the scheduler allows, and pinning to one of them.
+
+use crate::units::CoreId;
+use rustix::thread::{CpuSet, sched_getaffinity};
+use std::fmt;
+
+/// Why a thread could not be pinned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AffinityError {
+    /// The scheduler does not allow these cores to this process.
+    NotAllowed {
+        /// Cores asked for.
+        wanted: Vec<CoreId>,
+        /// Cores that the scheduler allows.
+        allowed: Vec<CoreId>,
+    },
+    /// The system call succeeded but the thread's set is another one.
+    NotTaken {
+        /// The core asked for.
+        wanted: CoreId,
+        /// The thread's cores afterwards.
+        got: Vec<CoreId>,
+    },
+    /// The scheduler did not tell.
+    Unreadable(
+        /// The system's error number.
+        i32,
+    ),
+}
+
+/// Cores as a list: `0-3,6`.
+pub fn core_list(cores: &[CoreId]) -> String {
+    let mut sorted: Vec<u16> = cores.iter().map(|c| c.0).collect();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let mut parts: Vec<(u16, u16)> = Vec::new();
+    for c in sorted {
+        match parts.last_mut() {
+            Some((_, end)) if *end + 1 == c => *end = c,
+            _ => parts.push((c, c)),
+        }
+    }
+    let text: Vec<String> = parts
+        .into_iter()
+        .map(|(a, b)| if a == b { a.to_string() } else { format!("{a}-{b}") })
+        .collect();
+    if text.is_empty() { "none".into() } else { text.join(",") }
+}
+
+impl fmt::Display for AffinityError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AffinityError::NotAllowed { wanted, allowed } => write!(
+                f,
+                "cores {} are wanted, but the scheduler allows this process only {}; choose among \
+                 these, widen the cpuset, or run unpinned",
+                core_list(wanted),
+                core_list(allowed)
+            ),
+            AffinityError::NotTaken { wanted, got } => write!(
+                f,
+                "the pin to core {wanted} did not take: the thread may run on {}",
+                core_list(got)
+            ),
+            AffinityError::Unreadable(errno) => {
+                write!(f, "the scheduler does not tell the allowed cores (error {errno})")
+            }
+        }
+    }
+}
+
+impl std::error::Error for AffinityError {}
+
+/// Cores that the scheduler allows the calling thread, ascending.
+pub fn allowed() -> Result<Vec<CoreId>, AffinityError> {
+    let set = sched_getaffinity(None).map_err(|e| AffinityError::Unreadable(e.raw_os_error()))?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&c| set.is_set(c)).map(|c| CoreId(c as u16)).collect())
+}
+
+/// Checks that every core in `wanted` is in `allowed`.
+pub fn check(wanted: &[CoreId], allowed: &[CoreId]) -> Result<(), AffinityError> {
+    if wanted.iter().all(|c| allowed.contains(c)) {
+        return Ok(());
+    }
+    Err(AffinityError::NotAllowed { wanted: wanted.to_vec(), allowed: allowed.to_vec() })
+}
+
+/// Proof that the thread that holds it is pinned. Not `Send`: it can't leave its thread.
+#[derive(Debug)]
+pub struct Pinned {
+    core: CoreId,
+    _not_send: core::marker::PhantomData<*const ()>,
+}
+
+impl Pinned {
+    /// The core.
+    pub fn core(&self) -> CoreId {
+        self.core
+    }
+}
+
+/// Pins the calling thread to `core`, and reads back that it took.
+pub fn pin(core: CoreId) -> Result<Pinned, AffinityError> {
+    let allowed = allowed()?;
+    check(&[core], &allowed)?;
+    core_affinity::set_for_current(core_affinity::CoreId { id: core.0 as usize });
+    let got = self::allowed()?;
+    if got != [core] {
+        return Err(AffinityError::NotTaken { wanted: core, got });
+    }
+    Ok(Pinned { core, _not_send: core::marker::PhantomData })
+}
