@@ -6,8 +6,13 @@
 #![cfg_attr(not(feature = "std"), no_std)]
 #![deny(unsafe_code)]
 
+#[macro_use]
+mod log;
+
+pub mod client;
 pub mod limits;
 pub mod units;
+pub mod wire;
 
 #[cfg(any(feature = "std", loom))]
 #[allow(unsafe_code)]

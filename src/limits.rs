@@ -24,6 +24,16 @@ pub const FRAME_HEADER_BYTES_MAX: usize = 255;
 pub const FRAME_BODY_BYTES_MAX: usize = 64 * 1024;
 /// Longest payload of an `Infer` frame, and of its answer.
 pub const FRAME_PAYLOAD_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Longest client name in a `Hello`, in bytes of UTF-8.
+pub const CLIENT_NAME_LEN_MAX: usize = 32;
+/// Nonce of the authentication challenge, in bytes.
+pub const AUTH_NONCE_BYTES: usize = 32;
+/// Proof that answers it (HMAC-SHA256), in bytes.
+pub const AUTH_PROOF_BYTES: usize = 32;
+/// Shortest pre-shared key, in bytes.
+pub const AUTH_KEY_BYTES_MIN: usize = 16;
+/// Longest pre-shared key, in bytes.
+pub const AUTH_KEY_BYTES_MAX: usize = 1024;
 /// Tensors within a payload, and within a slot, begin at multiples of this.
 pub const TENSOR_ALIGN_BYTES: usize = 8;
 
@@ -79,6 +89,12 @@ const _: () = assert!(FRAME_PAYLOAD_BYTES_MAX <= u32::MAX as usize);
 const _: () = assert!(FRAME_PREFIX_BYTES + FRAME_HEADER_BYTES_MAX <= CONNECTION_READ_BYTES);
 // An error answer (its text, five numbers of ten bytes at most) fits a header.
 const _: () = assert!(ERROR_TEXT_LEN_MAX + 5 * 10 + 4 <= FRAME_HEADER_BYTES_MAX);
+// The other headers with text, and the challenge, fit too.
+const _: () = assert!(CLIENT_NAME_LEN_MAX + 8 <= FRAME_HEADER_BYTES_MAX);
+const _: () = assert!(MODEL_NAME_LEN_MAX + 8 <= FRAME_HEADER_BYTES_MAX);
+const _: () = assert!(AUTH_NONCE_BYTES + 1 <= FRAME_HEADER_BYTES_MAX);
+// The list of models fits a body.
+const _: () = assert!(MODELS_MAX * (MODEL_NAME_LEN_MAX + 8) <= FRAME_BODY_BYTES_MAX);
 // A worker set is one word.
 const _: () = assert!(WORKERS_MAX <= u64::BITS as usize);
 const _: () = assert!(BATCH_ROWS_MAX <= u16::MAX as usize);
