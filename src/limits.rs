@@ -92,7 +92,7 @@ const _: () = assert!(ERROR_TEXT_LEN_MAX + 5 * 10 + 4 <= FRAME_HEADER_BYTES_MAX)
 // The other headers with text, and the challenge, fit too.
 const _: () = assert!(CLIENT_NAME_LEN_MAX + 8 <= FRAME_HEADER_BYTES_MAX);
 const _: () = assert!(MODEL_NAME_LEN_MAX + 8 <= FRAME_HEADER_BYTES_MAX);
-const _: () = assert!(AUTH_NONCE_BYTES + 1 <= FRAME_HEADER_BYTES_MAX);
+const _: () = assert!(AUTH_NONCE_BYTES < FRAME_HEADER_BYTES_MAX);
 // The list of models fits a body.
 const _: () = assert!(MODELS_MAX * (MODEL_NAME_LEN_MAX + 8) <= FRAME_BODY_BYTES_MAX);
 // A worker set is one word.

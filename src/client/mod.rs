@@ -1,1 +1,23 @@
-//! Clients.
+//! Clients of protocol v1.
+//!
+//! [`Session`] is the state machine: it does no I/O, allocates nothing and needs no std, so that a
+//! microcontroller can drive it. With feature `std`, [`Client`] drives it over a Unix socket or TCP,
+//! blocking, with many requests in flight.
+
+#[cfg(feature = "std")]
+mod blocking;
+mod session;
+#[cfg(feature = "std")]
+mod stream;
+#[cfg(all(test, feature = "std"))]
+mod tests;
+#[cfg(feature = "std")]
+mod types;
+
+#[cfg(feature = "std")]
+pub use blocking::Client;
+pub use session::{Event, Infer, Kind, Session, SessionError, State};
+#[cfg(feature = "std")]
+pub use stream::{Address, AddressError};
+#[cfg(feature = "std")]
+pub use types::{Answer, ClientError, Model, Options, ServerError, TensorInfo, Ticket};

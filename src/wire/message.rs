@@ -21,7 +21,7 @@ pub enum HealthKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Request<'a> {
-    /// 0. The first message: the range of versions that the client speaks, both ends included.
+    /// Number 0. The first message: the range of versions that the client speaks, both ends included.
     Hello {
         /// Lowest version.
         version_min: u8,
@@ -30,19 +30,19 @@ pub enum Request<'a> {
         /// A name for logs, at most [`CLIENT_NAME_LEN_MAX`] bytes; may be empty.
         client: &'a str,
     },
-    /// 1. Answers a [`Reply::Challenge`].
+    /// Number 1. Answers a [`Reply::Challenge`].
     Auth {
         /// HMAC-SHA256 over the challenge; see the [module documentation](super).
         proof: [u8; AUTH_PROOF_BYTES],
     },
-    /// 2. Asks for a model by name; answered by [`Reply::Opened`].
+    /// Number 2. Asks for a model by name; answered by [`Reply::Opened`].
     Open {
         /// Echoed in the answer.
         id: RequestId,
         /// At most [`MODEL_NAME_LEN_MAX`] bytes.
         name: &'a str,
     },
-    /// 3. Asks for an inference; the payload holds the input tensors.
+    /// Number 3. Asks for an inference; the payload holds the input tensors.
     Infer {
         /// Unique among the connection's requests in flight.
         id: RequestId,
@@ -55,36 +55,36 @@ pub enum Request<'a> {
         /// 0 takes the model's default.
         priority: Priority,
     },
-    /// 4. Withdraws a request. The request itself ends with [`Reply::Error`] `cancelled`, or with
+    /// Number 4. Withdraws a request. The request itself ends with [`Reply::Error`] `cancelled`, or with
     /// its answer if a worker had it already; this message has no answer of its own, and an
     /// unknown id is not an error.
     Cancel {
         /// Of the request to withdraw.
         id: RequestId,
     },
-    /// 5. Asks for the statistics, as JSON text.
+    /// Number 5. Asks for the statistics, as JSON text.
     Stats {
         /// Echoed in the answer.
         id: RequestId,
     },
-    /// 6. Asks for a [`Reply::Pong`].
+    /// Number 6. Asks for a [`Reply::Pong`].
     Ping {
         /// Echoed in the answer.
         id: RequestId,
     },
-    /// 7. Asks for health.
+    /// Number 7. Asks for health.
     Health {
         /// Echoed in the answer.
         id: RequestId,
         /// Which question.
         kind: HealthKind,
     },
-    /// 8. Asks for the list of models.
+    /// Number 8. Asks for the list of models.
     Models {
         /// Echoed in the answer.
         id: RequestId,
     },
-    /// 9. The client sends nothing more; the server answers what is in flight, then closes.
+    /// Number 9. The client sends nothing more; the server answers what is in flight, then closes.
     Goodbye,
 }
 
@@ -104,19 +104,19 @@ pub struct ServerLimits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Reply<'a> {
-    /// 0. The hello is accepted.
+    /// Number 0. The hello is accepted.
     HelloOk {
         /// The version that both speak from here on.
         version: u8,
         /// What the server allows.
         limits: ServerLimits,
     },
-    /// 1. The server wants a proof of the pre-shared key before it says `HelloOk`.
+    /// Number 1. The server wants a proof of the pre-shared key before it says `HelloOk`.
     Challenge {
         /// Fresh random bytes.
         nonce: [u8; AUTH_NONCE_BYTES],
     },
-    /// 2. A model; the payload is its [`Signature`](super::Signature).
+    /// Number 2. A model; the payload is its [`Signature`](super::Signature).
     Opened {
         /// Of the request.
         id: RequestId,
@@ -129,7 +129,7 @@ pub enum Reply<'a> {
         /// Deadline of requests that carry none; 0: none.
         timeout: Micros,
     },
-    /// 3. An answer; the payload holds the output tensors.
+    /// Number 3. An answer; the payload holds the output tensors.
     Answer {
         /// Of the request.
         id: RequestId,
@@ -138,7 +138,7 @@ pub enum Reply<'a> {
         /// What happened to the request.
         receipt: Receipt,
     },
-    /// 4. A request failed, or the connection did.
+    /// Number 4. A request failed, or the connection did.
     Error {
         /// Of the request; `None` where the error is the connection's, or the request's header
         /// could not be read.
@@ -152,17 +152,17 @@ pub enum Reply<'a> {
         /// Second number.
         b: u64,
     },
-    /// 5. The payload is JSON text (UTF-8).
+    /// Number 5. The payload is JSON text (UTF-8).
     Stats {
         /// Of the request.
         id: RequestId,
     },
-    /// 6. Answers a ping.
+    /// Number 6. Answers a ping.
     Pong {
         /// Of the request.
         id: RequestId,
     },
-    /// 7. Answers a question of health.
+    /// Number 7. Answers a question of health.
     Health {
         /// Of the request.
         id: RequestId,
@@ -171,14 +171,14 @@ pub enum Reply<'a> {
         /// The answer.
         ok: bool,
     },
-    /// 8. The payload holds `count` [`ModelEntry`](super::ModelEntry)s.
+    /// Number 8. The payload holds `count` [`ModelEntry`](super::ModelEntry)s.
     Models {
         /// Of the request.
         id: RequestId,
         /// Entries in the payload.
         count: u16,
     },
-    /// 9. The server answered everything that it had accepted, and closes.
+    /// Number 9. The server answered everything that it had accepted, and closes.
     Goodbye,
 }
 

@@ -1,0 +1,186 @@
+use super::*;
+use crate::units::*;
+use crate::wire::{self, HEAD_BYTES_MAX, Reply, ServerLimits};
+use proptest::prelude::*;
+
+fn frame(reply: &Reply<'_>, payload: &[u8]) -> Vec<u8> {
+    let mut out = [0; HEAD_BYTES_MAX];
+    let n = wire::encode_head(reply, payload.len(), &mut out).unwrap();
+    [&out[..n], payload].concat()
+}
+
+const LIMITS: ServerLimits = ServerLimits { payload_bytes_max: 1000, in_flight_max: 3, models: 1 };
+
+fn hello_ok() -> Vec<u8> {
+    frame(&Reply::HelloOk { version: 1, limits: LIMITS }, &[])
+}
+
+fn answer(id: RequestId, payload: &[u8]) -> Vec<u8> {
+    let receipt = Receipt {
+        queue_ns: Nanos(1),
+        compute_input_ns: Nanos(2),
+        compute_infer_ns: Nanos(3),
+        compute_output_ns: Nanos(4),
+        batch_size: Rows(1),
+        close_reason: CloseReason::Idle,
+        worker: WorkerId(0),
+    };
+    frame(&Reply::Answer { id, rows: Rows(1), receipt }, payload)
+}
+
+const INFER: Infer =
+    Infer { model: ModelId(0), rows: Rows(1), deadline: Micros(0), priority: Priority(0) };
+
+fn ready<const N: usize>() -> Session<N> {
+    let mut session = Session::new();
+    let mut out = [0; HEAD_BYTES_MAX];
+    session.hello("test", &mut out).unwrap();
+    let bytes = hello_ok();
+    let (taken, event) = session.feed(&bytes).unwrap();
+    assert_eq!(taken, bytes.len());
+    assert!(matches!(event, Some(Event::Reply { reply: Reply::HelloOk { .. }, .. })));
+    assert_eq!(session.state(), State::Ready);
+    session
+}
+
+/// A reply's number, id and payload.
+type Seen = (u8, Option<RequestId>, Vec<u8>);
+
+/// Feeds `bytes` in pieces of `step`, and returns replies' numbers with ids and payloads.
+fn digest<const N: usize>(
+    session: &mut Session<N>,
+    mut bytes: &[u8],
+    step: usize,
+) -> Result<Vec<Seen>, SessionError> {
+    let mut seen: Vec<Seen> = Vec::new();
+    while !bytes.is_empty() {
+        let piece = &bytes[..step.min(bytes.len())];
+        let (taken, event) = session.feed(piece)?;
+        assert!(taken > 0 || event.is_some(), "no progress");
+        match event {
+            None => {}
+            Some(Event::Reply { reply, .. }) => seen.push((reply.number(), reply.id(), vec![])),
+            Some(Event::Payload { bytes, .. }) => {
+                seen.last_mut().unwrap().2.extend_from_slice(bytes)
+            }
+        }
+        bytes = &bytes[taken..];
+    }
+    Ok(seen)
+}
+
+#[test]
+fn nothing_is_sent_before_the_hello_or_after_the_goodbye() {
+    let mut out = [0; HEAD_BYTES_MAX];
+    let mut session = Session::<4>::new();
+    assert_eq!(session.ping(&mut out), Err(SessionError::WrongState));
+    assert_eq!(session.auth([0; 32], &mut out), Err(SessionError::WrongState));
+    let mut session = ready::<4>();
+    assert_eq!(session.hello("again", &mut out), Err(SessionError::WrongState));
+    session.goodbye(&mut out).unwrap();
+    assert_eq!(session.ping(&mut out), Err(SessionError::WrongState));
+    assert_eq!(session.cancel(RequestId(1), &mut out), Err(SessionError::WrongState));
+}
+
+#[test]
+fn challenges_are_answered() {
+    let mut out = [0; HEAD_BYTES_MAX];
+    let mut session = Session::<4>::new();
+    session.hello("test", &mut out).unwrap();
+    session.feed(&frame(&Reply::Challenge { nonce: [9; 32] }, &[])).unwrap();
+    assert_eq!(session.state(), State::Challenged { nonce: [9; 32] });
+    let n = session.auth([3; 32], &mut out).unwrap();
+    let head = wire::parse_head(&out[..n]).unwrap().unwrap();
+    assert_eq!(wire::Request::decode(head.header), Ok(wire::Request::Auth { proof: [3; 32] }));
+    session.feed(&hello_ok()).unwrap();
+    assert_eq!(session.state(), State::Ready);
+    assert_eq!(session.limits(), Some(LIMITS));
+}
+
+#[test]
+fn answers_come_in_any_order_and_in_any_pieces() {
+    for step in [1, 2, 3, 7, 64, 1000] {
+        let mut session = ready::<8>();
+        let mut out = [0; HEAD_BYTES_MAX];
+        let (a, _) = session.infer(INFER, 10, &mut out).unwrap();
+        let (b, _) = session.infer(INFER, 10, &mut out).unwrap();
+        let (c, _) = session.ping(&mut out).unwrap();
+        let error = frame(&Reply::Error { id: Some(a), code: 300, text: "full", a: 1, b: 1 }, &[]);
+        let bytes = [answer(b, &[1, 2, 3]), frame(&Reply::Pong { id: c }, &[]), error].concat();
+        assert_eq!(
+            digest(&mut session, &bytes, step).unwrap(),
+            [(3, Some(b), vec![1, 2, 3]), (6, Some(c), vec![]), (4, Some(a), vec![])]
+        );
+        assert_eq!(session.in_flight(), 0);
+    }
+}
+
+#[test]
+fn limits_are_kept() {
+    let mut session = ready::<8>();
+    let mut out = [0; HEAD_BYTES_MAX];
+    assert_eq!(
+        session.infer(INFER, 1001, &mut out),
+        Err(SessionError::Encode(wire::EncodeError::PayloadTooLong { len: 1001, max: 1000 }))
+    );
+    for _ in 0..3 {
+        session.infer(INFER, 1, &mut out).unwrap();
+    }
+    // The server's limit, then the session's own.
+    assert_eq!(session.infer(INFER, 1, &mut out), Err(SessionError::InFlight { len: 3, max: 3 }));
+    for _ in 0..5 {
+        session.ping(&mut out).unwrap();
+    }
+    assert_eq!(session.ping(&mut out), Err(SessionError::InFlight { len: 8, max: 8 }));
+}
+
+#[test]
+fn surprises_of_the_server_are_typed() {
+    let mut out = [0; HEAD_BYTES_MAX];
+    // An id that is not in flight; the wrong kind for an id; an answer before the hello.
+    let mut session = ready::<8>();
+    let unexpected = |number, id| SessionError::Unexpected { number, id: Some(RequestId(id)) };
+    assert_eq!(session.feed(&answer(RequestId(77), &[])).unwrap_err(), unexpected(3, 77));
+    let mut session = ready::<8>();
+    let (id, _) = session.ping(&mut out).unwrap();
+    assert_eq!(session.feed(&answer(id, &[])).unwrap_err(), unexpected(3, id.0));
+    let mut session = Session::<8>::new();
+    assert_eq!(
+        session.feed(&hello_ok()).unwrap_err(),
+        SessionError::Unexpected { number: 0, id: None }
+    );
+    // A version that was not offered.
+    let mut session = Session::<8>::new();
+    session.hello("", &mut out).unwrap();
+    let later = frame(&Reply::HelloOk { version: 9, limits: LIMITS }, &[]);
+    assert_eq!(session.feed(&later).unwrap_err(), SessionError::Unexpected { number: 0, id: None });
+    let mut session = ready::<8>();
+    assert!(matches!(session.feed(b"HTTP/1.1"), Err(SessionError::Frame(_))));
+}
+
+#[test]
+fn addresses_are_read() {
+    assert_eq!("unix:/run/x".parse(), Ok(Address::Unix("/run/x".into())));
+    assert_eq!("tcp:127.0.0.1:80".parse(), Ok(Address::Tcp("127.0.0.1:80".into())));
+    assert_eq!("tcp:[::1]:80".parse(), Ok(Address::Tcp("[::1]:80".into())));
+    for bad in ["", "unix:", "tcp:80", "tcp::80", "tcp:host:port", "/run/x"] {
+        assert!(bad.parse::<Address>().is_err(), "{bad}");
+    }
+    assert_eq!("tcp:a:1".parse::<Address>().unwrap().to_string(), "tcp:a:1");
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_bytes_never_panic_and_always_progress(
+        bytes in proptest::collection::vec(any::<u8>(), 0..200),
+        at in 0usize..60, value: u8, step in 1usize..50,
+    ) {
+        let mut session = ready::<8>();
+        let mut out = [0; HEAD_BYTES_MAX];
+        let (id, _) = session.infer(INFER, 4, &mut out).unwrap();
+        let mut stream = [answer(id, &[1; 20]), bytes].concat();
+        let at = at % stream.len();
+        stream[at] = value;
+        let _ = digest(&mut session, &stream, step);
+    }
+}
