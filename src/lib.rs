@@ -27,4 +27,10 @@ pub mod batch;
 #[allow(unsafe_code)] // engine/kernels only; a test enforces it
 pub mod engine;
 #[cfg(feature = "std")]
+pub mod metrics;
+#[cfg(feature = "std")]
 pub mod model;
+#[cfg(feature = "std")]
+pub mod runtime;
+#[cfg(feature = "std")]
+pub mod worker;

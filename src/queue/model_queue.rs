@@ -453,7 +453,8 @@ impl ModelQueue {
         slot.submitted_at.store(now.0, Ordering::Relaxed);
         slot.state.submit();
         queue.queued_rows.fetch_add(rows.0 as u32, Ordering::Relaxed);
-        queue.counters.accepted.fetch_add(1, Ordering::Relaxed);
+        // Release, with the acquire in `version`: whoever sees it sees the counts above.
+        queue.counters.accepted.fetch_add(1, Ordering::Release);
         queue.levels[priority.0 as usize - 1]
             .push(index)
             .expect("a level's ring holds every slot of the model");
@@ -493,6 +494,23 @@ impl ModelQueue {
             }
         }
         view
+    }
+
+    /// Changes with every request that is accepted, before it is in its ring.
+    #[inline]
+    pub fn version(&self) -> u64 {
+        self.counters.accepted.load(Ordering::Acquire)
+    }
+
+    /// Recycles requests that were given up and are at the heads of their levels.
+    pub fn sweep(&self) {
+        for level in &self.levels {
+            let given_up = |index: u32| self.pool.slots[index as usize].state.is_abandoned();
+            while let Some(index) = level.pop_if(given_up) {
+                self.pool.slots[index as usize].state.recycle_abandoned();
+                self.put_free(index);
+            }
+        }
     }
 
     /// Whether anything is in a ring (given-up requests included).

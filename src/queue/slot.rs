@@ -387,6 +387,26 @@ impl Work {
         (spans, payload)
     }
 
+    /// Calls `f` with each input and each output as a slice of its own.
+    pub fn buffers<R>(&mut self, f: impl FnOnce(&[&[u8]], &mut [&mut [u8]]) -> R) -> R {
+        let (in_spans, _) = self.signature().input_layout(self.rows.0 as usize);
+        let (out_spans, _) = self.signature().output_layout(self.rows.0 as usize);
+        let (input, output) =
+            (self.queue.pool.input_ptr(self.index), self.queue.pool.output_ptr(self.index));
+        let inputs: heapless::Vec<&[u8], TENSORS_MAX> = in_spans
+            .iter()
+            // SAFETY: the worker owns the slot (state RUNNING or ORPHANED), so nobody writes its
+            // input; the spans lie inside the slot, since rows was checked at submission.
+            .map(|s| unsafe { std::slice::from_raw_parts(input.add(s.offset), s.len) })
+            .collect();
+        let mut outputs: heapless::Vec<&mut [u8], TENSORS_MAX> = out_spans
+            .iter()
+            // SAFETY: as above, `&mut self` is the slot's only token, and spans don't overlap.
+            .map(|s| unsafe { std::slice::from_raw_parts_mut(output.add(s.offset), s.len) })
+            .collect();
+        f(&inputs, &mut outputs)
+    }
+
     /// Ends the request. Returns the completion to send if the I/O thread is to be told.
     pub fn complete(self, outcome: Result<Receipt, Failure>) -> Option<Completion> {
         let this = std::mem::ManuallyDrop::new(self);

@@ -144,6 +144,11 @@ impl<R> SlotState<R> {
         self.word.atomic().load(Ordering::Acquire) == DONE
     }
 
+    /// Whether its client gave it up before it ran.
+    pub fn is_abandoned(&self) -> bool {
+        self.word.atomic().load(Ordering::Relaxed) == ABANDONED
+    }
+
     /// Whether a worker has begun to run it.
     pub fn is_running(&self) -> bool {
         self.word.atomic().load(Ordering::Relaxed) == RUNNING

@@ -1,0 +1,316 @@
+//! From a configuration to a runtime that is ready.
+
+use super::{ModelSetup, Runtime, ServedModel, Shared};
+use crate::limits::{MODELS_MAX, SLOT_BYTES_PER_MODEL_MAX, SLOTS_PER_MODEL_MAX, WORKERS_MAX};
+use crate::metrics::WorkerStats;
+use crate::queue::completion::{IoWaker, completion_ring};
+use crate::queue::idle::IdleSet;
+use crate::queue::{ModelQueue, QueueSpec, ServiceTimes};
+use crate::sys::sync::{Arc, AtomicBool};
+use crate::sys::{affinity, clock};
+use crate::units::{CoreId, ModelId, WorkerId};
+use crate::worker::{self, IdleStrategy, Lane, StartError, WorkerSpec};
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::mpsc;
+
+/// Why a runtime could not be built.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// A core is not allowed, or a pin did not take.
+    Affinity(affinity::AffinityError),
+    /// A model could not be loaded.
+    Model {
+        /// Where it is, or its name.
+        model: String,
+        /// Why.
+        reason: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A count or a size is over its limit, or there is none of something.
+    Limit {
+        /// What.
+        what: String,
+        /// How much is asked for.
+        wanted: usize,
+        /// The most there can be.
+        max: usize,
+    },
+    /// Something in the configuration contradicts something else.
+    Config(
+        /// What, and what would be right.
+        String,
+    ),
+    /// A worker could not start.
+    Worker {
+        /// The model that is to blame, if one is.
+        model: Option<String>,
+        /// Why.
+        reason: String,
+    },
+    /// The system refused a thread or a file descriptor.
+    System(std::io::Error),
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BuildError::Affinity(e) => e.fmt(f),
+            BuildError::Model { model, reason } => write!(f, "model {model}: {reason}"),
+            BuildError::Limit { what, wanted, max } => {
+                write!(f, "{what}: {wanted} asked for, the limit is {max}")
+            }
+            BuildError::Config(text) => f.write_str(text),
+            BuildError::Worker { model: Some(model), reason } => {
+                write!(f, "model {model}: a worker could not start: {reason}")
+            }
+            BuildError::Worker { model: None, reason } => {
+                write!(f, "a worker could not start: {reason}")
+            }
+            BuildError::System(e) => write!(f, "the system refused: {e}"),
+        }
+    }
+}
+
+impl std::error::Error for BuildError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            BuildError::Affinity(e) => Some(e),
+            BuildError::Model { reason, .. } => Some(&**reason),
+            BuildError::System(e) => Some(e),
+            _ => None,
+        }
+    }
+}
+
+/// What a runtime is made from.
+#[derive(Default)]
+pub struct RuntimeBuilder {
+    dirs: Vec<PathBuf>,
+    setups: Vec<ModelSetup>,
+    cores: Option<Vec<CoreId>>,
+    unpinned: Option<usize>,
+    idle: IdleStrategy,
+}
+
+impl RuntimeBuilder {
+    /// Serves the model in `path`: a directory with a manifest, or a bare `.onnx` file.
+    pub fn model_dir(mut self, path: impl Into<PathBuf>) -> Self {
+        self.dirs.push(path.into());
+        self
+    }
+
+    /// Serves a model that is loaded already.
+    pub fn model(mut self, setup: ModelSetup) -> Self {
+        self.setups.push(setup);
+        self
+    }
+
+    /// One worker on each of `cores`, pinned. The default is every allowed core but the first, which is
+    /// left for I/O and the application; the first alone if there is no other.
+    pub fn cores(mut self, cores: impl IntoIterator<Item = CoreId>) -> Self {
+        self.cores = Some(cores.into_iter().collect());
+        self
+    }
+
+    /// `workers` workers that the scheduler may move about. Latencies then vary; it is for machines
+    /// where pinning is not allowed.
+    pub fn unpinned(mut self, workers: usize) -> Self {
+        self.unpinned = Some(workers);
+        self
+    }
+
+    /// What workers do when nothing waits.
+    pub fn idle(mut self, idle: IdleStrategy) -> Self {
+        self.idle = idle;
+        self
+    }
+
+    fn worker_cores(&self) -> Result<Vec<Option<CoreId>>, BuildError> {
+        if let Some(workers) = self.unpinned {
+            if self.cores.is_some() {
+                let text = "worker cores are given and unpinned workers are asked for; choose one";
+                return Err(BuildError::Config(text.into()));
+            }
+            return Ok(vec![None; workers]);
+        }
+        let allowed = affinity::allowed().map_err(BuildError::Affinity)?;
+        let cores = match &self.cores {
+            Some(cores) => {
+                affinity::check(cores, &allowed).map_err(BuildError::Affinity)?;
+                let mut sorted = cores.clone();
+                sorted.sort_unstable();
+                sorted.dedup();
+                if sorted.len() != cores.len() {
+                    let text = "a worker core is named twice; a core has one worker";
+                    return Err(BuildError::Config(text.into()));
+                }
+                cores.clone()
+            }
+            None if allowed.len() > 1 => allowed[1..].to_vec(),
+            None => allowed,
+        };
+        Ok(cores.into_iter().map(Some).collect())
+    }
+
+    /// Loads, warms up and verifies every model, starts the workers, and returns when all are ready.
+    ///
+    /// # Errors
+    /// The first thing that is not as asked for; nothing keeps running.
+    pub fn build(mut self) -> Result<Runtime, BuildError> {
+        let cores = self.worker_cores()?;
+        limit("workers", cores.len(), WORKERS_MAX)?;
+        for dir in std::mem::take(&mut self.dirs) {
+            self.setups.push(super::load_setup(&dir)?);
+        }
+        limit("models", self.setups.len(), MODELS_MAX)?;
+        let idle_set = Arc::new(IdleSet::new(cores.len()));
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut models = Vec::new();
+        for (id, setup) in self.setups.iter().enumerate() {
+            if self.setups[..id].iter().any(|other| other.name == setup.name) {
+                return Err(BuildError::Config(format!("two models are called {:?}", setup.name)));
+            }
+            models.push(served(id, setup, &cores, &idle_set)?);
+        }
+        let slots: usize = models.iter().map(|m| m.queue.slots()).sum();
+        let waker = IoWaker::new().map_err(BuildError::System)?;
+        let (ready, readiness) = mpsc::channel();
+        let mut threads = Vec::new();
+        let mut receivers = Vec::new();
+        let mut workers = Vec::new();
+        for (n, &core) in cores.iter().enumerate() {
+            let (completions, receiver) = completion_ring(slots, Some(waker.clone()));
+            let stats = Arc::new(WorkerStats::default());
+            let lanes = models
+                .iter()
+                .filter(|m| m.queue.spec().workers & (1 << n) != 0)
+                .map(|m| Lane {
+                    queue: m.queue.clone(),
+                    engine: m.setup.engine.clone(),
+                    batch: m.setup.batch.clone(),
+                    weight: m.setup.weight,
+                    stats: m.lanes[n].clone(),
+                })
+                .collect();
+            let spec = WorkerSpec {
+                id: WorkerId(n as u8),
+                core,
+                idle: self.idle,
+                lanes,
+                completions,
+                idle_set: idle_set.clone(),
+                stop: stop.clone(),
+                stats: stats.clone(),
+            };
+            threads.push(worker::spawn(spec, ready.clone()).map_err(BuildError::System)?);
+            receivers.push(receiver);
+            workers.push((core, stats));
+        }
+        drop(ready);
+        let shared = Arc::new(Shared {
+            models,
+            workers,
+            idle_set,
+            started_at: clock::now(),
+            draining: AtomicBool::new(false),
+            extra: std::sync::Mutex::new(Vec::new()),
+        });
+        // From here on a failure drops the runtime, which stops the workers that did start.
+        let runtime =
+            Runtime { shared: shared.clone(), threads, stop, io: Some((receivers, waker)) };
+        for _ in 0..cores.len() {
+            match readiness.recv() {
+                Ok(Ok(_)) => {}
+                Ok(Err(StartError::Affinity(e))) => return Err(BuildError::Affinity(e)),
+                Ok(Err(StartError::Engine { lane, reason })) => {
+                    let model = shared.models.get(lane).map(|m| m.setup.name.clone());
+                    return Err(BuildError::Worker { model, reason });
+                }
+                Err(_) => {
+                    let reason = "it panicked while it started".into();
+                    return Err(BuildError::Worker { model: None, reason });
+                }
+            }
+        }
+        Ok(runtime)
+    }
+}
+
+fn limit(what: &str, wanted: usize, max: usize) -> Result<(), BuildError> {
+    if (1..=max).contains(&wanted) {
+        return Ok(());
+    }
+    Err(BuildError::Limit { what: what.into(), wanted, max })
+}
+
+fn served(
+    id: usize,
+    setup: &ModelSetup,
+    cores: &[Option<CoreId>],
+    idle_set: &Arc<IdleSet>,
+) -> Result<ServedModel, BuildError> {
+    let name = &setup.name;
+    let workers = match &setup.cores {
+        None => cores.iter().enumerate().fold(0u64, |mask, (n, _)| mask | 1 << n),
+        Some(wanted) => {
+            let mut mask = 0u64;
+            for core in wanted {
+                let Some(n) = cores.iter().position(|c| *c == Some(*core)) else {
+                    let have: Vec<CoreId> = cores.iter().flatten().copied().collect();
+                    return Err(BuildError::Config(format!(
+                        "model {name}: instance_group names core {core}, but the workers are on \
+                         cores {}",
+                        affinity::core_list(&have)
+                    )));
+                };
+                mask |= 1 << n;
+            }
+            mask
+        }
+    };
+    if workers == 0 {
+        return Err(BuildError::Config(format!("model {name}: no worker serves it")));
+    }
+    let sizes = setup.engine.batch_sizes();
+    let signature = setup.engine.signature().clone();
+    // Beside those that wait: one batch of single rows on each worker, and as many being filled or
+    // read by their clients.
+    let in_batch = setup.batch.max_batch_size.min(setup.max_queue_size.max(1));
+    let extra = workers.count_ones() * in_batch * 2;
+    let max_extra = (SLOTS_PER_MODEL_MAX as u32).saturating_sub(setup.max_queue_size);
+    let extra_slots = extra.clamp(1, max_extra.max(1));
+    let slots = setup.max_queue_size as usize + extra_slots as usize;
+    limit(
+        &format!("model {name}: slots (max_queue_size and those in use)"),
+        slots,
+        SLOTS_PER_MODEL_MAX,
+    )?;
+    let rows = setup.max_request_rows.0 as usize;
+    let bytes = slots * (signature.input_layout(rows).1 + signature.output_layout(rows).1);
+    limit(
+        &format!(
+            "model {name}: bytes of {slots} slots of {rows} rows (lower max_queue_size or \
+             max_request_rows)"
+        ),
+        bytes,
+        SLOT_BYTES_PER_MODEL_MAX,
+    )?;
+    let spec = QueueSpec {
+        id: ModelId(id as u16),
+        signature,
+        max_queue_size: setup.max_queue_size,
+        max_request_rows: setup.max_request_rows,
+        priority_levels: setup.priority_levels,
+        default_priority: setup.default_priority,
+        default_timeout: setup.default_timeout,
+        extra_slots,
+        workers,
+    };
+    let queue = ModelQueue::new(spec, idle_set.clone(), ServiceTimes::new(sizes, &[]));
+    Ok(ServedModel {
+        setup: Arc::new(setup.clone()),
+        queue,
+        lanes: Arc::new(cores.iter().map(|_| Default::default()).collect()),
+    })
+}

@@ -1,0 +1,187 @@
+//! Boot, ready, drain, stop: the one place that knows all.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use corelane::runtime::Runtime;
+//!
+//! let runtime = Runtime::builder().model_dir("models/mlp").build()?;
+//! let mlp = runtime.client().model("mlp")?;
+//! let mut request = mlp.request(1)?;
+//! request.input_mut::<f32>(0)?.fill(0.5);
+//! let answer = request.infer()?;
+//! println!("{:?} {:?}", answer.output::<f32>(0)?, answer.receipt());
+//! # Ok(()) }
+//! ```
+
+mod boot;
+mod local;
+mod stats;
+
+pub use boot::{BuildError, RuntimeBuilder};
+pub use local::{Answer, InferError, LocalClient, ModelHandle, Pending, Request, WaitPolicy};
+pub use stats::{ModelStats, StatsSnapshot, WorkerState};
+
+use crate::batch::BatchSettings;
+use crate::engine::Engine;
+use crate::metrics::{LaneStats, WorkerStats};
+use crate::queue::ModelQueue;
+use crate::queue::completion::{CompletionReceiver, IoWaker};
+use crate::queue::idle::IdleSet;
+use crate::sys::clock;
+use crate::sys::sync::{Arc, AtomicBool, Ordering};
+use crate::units::{CoreId, Micros, Nanos, Priority, Rows};
+use std::time::Duration;
+
+/// A loaded model and how it is to be served.
+#[derive(Clone)]
+pub struct ModelSetup {
+    /// Its name, unique in the runtime.
+    pub name: String,
+    /// The loaded model.
+    pub engine: Arc<dyn Engine>,
+    /// How it is batched.
+    pub batch: BatchSettings,
+    /// `max_queue_size`.
+    pub max_queue_size: u32,
+    /// Rows that one request may have.
+    pub max_request_rows: Rows,
+    /// `priority_levels`.
+    pub priority_levels: u8,
+    /// Priority of requests that ask for none.
+    pub default_priority: Priority,
+    /// Deadline of requests that ask for none; 0 is none.
+    pub default_timeout: Micros,
+    /// Fair share against other models on the same worker.
+    pub weight: u32,
+    /// Worker cores that serve it; `None` is all.
+    pub cores: Option<Vec<CoreId>>,
+    /// Class labels, if the manifest has them.
+    pub labels: Vec<String>,
+}
+
+/// A model that is being served.
+#[derive(Clone)]
+pub struct ServedModel {
+    /// How it is served.
+    pub setup: Arc<ModelSetup>,
+    /// Its queue.
+    pub queue: Arc<ModelQueue>,
+    /// Its workers' counters.
+    pub lanes: Arc<Vec<Arc<LaneStats>>>,
+}
+
+/// What is common to the runtime, its clients and its transports.
+pub struct Shared {
+    /// The models, by [`ModelId`](crate::units::ModelId).
+    pub models: Vec<ServedModel>,
+    /// Each worker's core (`None`: unpinned) and counters.
+    pub workers: Vec<(Option<CoreId>, Arc<WorkerStats>)>,
+    pub(crate) idle_set: Arc<IdleSet>,
+    pub(crate) started_at: Nanos,
+    pub(crate) draining: AtomicBool,
+    /// Extra counters for `stats`, of whoever serves this runtime (transports).
+    pub(crate) extra: std::sync::Mutex<Vec<stats::ExtraStats>>,
+}
+
+impl Shared {
+    /// The model called `name`, and its position.
+    pub fn find(&self, name: &str) -> Option<(usize, &ServedModel)> {
+        self.models.iter().enumerate().find(|(_, m)| m.setup.name == name)
+    }
+
+    /// Whether the runtime accepts requests.
+    pub fn is_ready(&self) -> bool {
+        !self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Adds counters to `stats`: `f` is called on the thread that asks for a snapshot.
+    pub fn add_stats(
+        &self,
+        name: &'static str,
+        f: impl Fn() -> serde_json::Value + Send + 'static,
+    ) {
+        let mut extra = self.extra.lock().unwrap_or_else(|e| e.into_inner());
+        extra.push(stats::ExtraStats { name, read: Box::new(f) });
+    }
+}
+
+/// A running runtime: its workers serve until it is drained or dropped.
+pub struct Runtime {
+    shared: Arc<Shared>,
+    threads: Vec<std::thread::JoinHandle<()>>,
+    stop: Arc<AtomicBool>,
+    io: Option<(Vec<CompletionReceiver>, Arc<IoWaker>)>,
+}
+
+/// How a drain ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+pub struct DrainReport {
+    /// Whether every accepted request was answered in time.
+    pub clean: bool,
+    /// Requests that had no answer when the time was up.
+    pub left: u32,
+}
+
+impl Runtime {
+    /// A builder.
+    pub fn builder() -> RuntimeBuilder {
+        RuntimeBuilder::default()
+    }
+
+    /// A cloneable handle for requests from this process.
+    pub fn client(&self) -> LocalClient {
+        LocalClient::new(self.shared.clone())
+    }
+
+    /// What transports and reports need.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// The completion rings and the waker, for the one I/O thread; `None` after the first call.
+    pub fn take_io(&mut self) -> Option<(Vec<CompletionReceiver>, Arc<IoWaker>)> {
+        self.io.take()
+    }
+
+    /// Counters and stage histograms.
+    pub fn stats(&self) -> StatsSnapshot {
+        stats::snapshot(&self.shared)
+    }
+
+    /// Accepts nothing more, waits until all that was accepted is answered or `patience` is over.
+    pub fn drain(&self, patience: Duration) -> DrainReport {
+        self.shared.draining.store(true, Ordering::SeqCst);
+        for model in &self.shared.models {
+            model.queue.close();
+        }
+        let end = clock::now().after(Nanos(patience.as_nanos().min(u64::MAX as u128) as u64));
+        loop {
+            let left = self.shared.models.iter().map(|m| m.queue.outstanding()).sum();
+            if left == 0 || clock::now() >= end {
+                return DrainReport { clean: left == 0, left };
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+impl Drop for Runtime {
+    /// Drains for up to ten seconds, then stops the workers.
+    fn drop(&mut self) {
+        self.drain(Duration::from_secs(10));
+        self.stop.store(true, Ordering::Release);
+        self.shared.idle_set.wake_all(u64::MAX);
+        for thread in self.threads.drain(..) {
+            // A worker that panicked has printed why; its requests were answered by their tokens.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Loads the model in `path` and says how it is to be served.
+fn load_setup(path: &std::path::Path) -> Result<ModelSetup, BuildError> {
+    Err(BuildError::Config(format!("{}: the loader is not linked yet", path.display())))
+}
+
+#[cfg(test)]
+mod tests;

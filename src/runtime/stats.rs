@@ -1,0 +1,292 @@
+//! Snapshots of counters and histograms, for `stats` and the Prometheus endpoint.
+
+use super::Shared;
+use crate::metrics::{Histogram, LaneStats, Summary, WorkerPhase, summarise};
+use crate::queue::Failure;
+use crate::sys::sync::Ordering;
+use crate::sys::{alloc, clock};
+use crate::units::CloseReason;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// Counters that someone else keeps.
+pub(crate) struct ExtraStats {
+    pub name: &'static str,
+    pub read: Box<dyn Fn() -> serde_json::Value + Send>,
+}
+
+/// One model's figures. Durations are integer nanoseconds since the start of the process.
+#[derive(Debug, Clone, Serialize)]
+pub struct ModelStats {
+    /// Its name.
+    pub name: String,
+    /// Its engine.
+    pub engine: &'static str,
+    /// Requests accepted.
+    pub accepted: u64,
+    /// Requests answered with success.
+    pub inference_request_success: u64,
+    /// Requests that failed or were refused, by reason.
+    pub inference_request_failure: BTreeMap<&'static str, u64>,
+    /// Rows answered with success.
+    pub inference_count: u64,
+    /// Runs of the engine.
+    pub exec_count: u64,
+    /// Requests that wait.
+    pub queued: u32,
+    /// Requests that wait or run.
+    pub outstanding: u32,
+    /// Batches by close reason.
+    pub batch_closed: BTreeMap<&'static str, u64>,
+    /// Runs by compiled batch size.
+    pub batch_ran: BTreeMap<u16, u64>,
+    /// Measured service time by compiled batch size, an exponential average.
+    pub service_ns: BTreeMap<u16, u64>,
+    /// Per request, closed-loop independent: from submission to being taken.
+    pub queue: Summary,
+    /// Per batch: gathering rows.
+    pub compute_input: Summary,
+    /// Per batch: running the model.
+    pub compute_infer: Summary,
+    /// Per batch: scattering rows.
+    pub compute_output: Summary,
+    /// Per request: from submission to the answer.
+    pub request: Summary,
+}
+
+/// One worker's figures.
+#[derive(Debug, Clone, Serialize)]
+pub struct WorkerState {
+    /// Its number.
+    pub worker: usize,
+    /// The core that it is pinned to; absent if it runs unpinned.
+    pub core: Option<u16>,
+    /// What it does at this instant.
+    pub state: WorkerPhase,
+    /// Nanoseconds spent running batches.
+    pub busy_ns: u64,
+    /// Nanoseconds spent spinning for work.
+    pub spin_ns: u64,
+    /// Times it went to sleep.
+    pub parks: u64,
+    /// Engine instances rebuilt after a panic.
+    pub rebuilds: u64,
+}
+
+/// Everything, at an instant.
+#[derive(Debug, Clone, Serialize)]
+pub struct StatsSnapshot {
+    /// Version of this layout.
+    pub schema: u32,
+    /// Nanoseconds since the runtime was ready.
+    pub uptime_ns: u64,
+    /// Whether requests are accepted.
+    pub ready: bool,
+    /// Calls into the system allocator by workers and I/O thread since ready; `None` where the
+    /// counting allocator is not installed.
+    pub hot_path_allocations_total: Option<u64>,
+    /// Models.
+    pub models: Vec<ModelStats>,
+    /// Workers.
+    pub workers: Vec<WorkerState>,
+    /// Counters of transports and others, by name.
+    pub extra: BTreeMap<&'static str, serde_json::Value>,
+}
+
+const REFUSED: [&str; 6] = [
+    "queue_full",
+    "deadline_unmeetable",
+    "wrong_rows",
+    "bad_priority",
+    "timeout_too_long",
+    "shutting_down",
+];
+
+pub(super) fn snapshot(shared: &Shared) -> StatsSnapshot {
+    let models = shared
+        .models
+        .iter()
+        .map(|m| {
+            let lanes = &m.lanes;
+            let sum = |f: fn(&LaneStats) -> &crate::sys::sync::AtomicU64| {
+                lanes.iter().map(|l| f(l).load(Ordering::Relaxed)).sum::<u64>()
+            };
+            let stage = |f: fn(&LaneStats) -> &Histogram| summarise(lanes.iter().map(|l| f(l)));
+            let counters = &m.queue.counters;
+            let mut failures = BTreeMap::new();
+            for (i, failure) in Failure::ALL.iter().enumerate() {
+                let by_workers: u64 =
+                    lanes.iter().map(|l| l.failure[i].load(Ordering::Relaxed)).sum();
+                let total = by_workers + counters.abandoned[i].load(Ordering::Relaxed);
+                failures.insert(failure.name(), total);
+            }
+            for (i, name) in REFUSED.iter().enumerate() {
+                *failures.entry(name).or_default() += counters.refused[i].load(Ordering::Relaxed);
+            }
+            let sizes = m.queue.service().sizes();
+            ModelStats {
+                name: m.setup.name.clone(),
+                engine: m.setup.engine.kind().name(),
+                accepted: counters.accepted.load(Ordering::Relaxed),
+                inference_request_success: sum(|l| &l.success),
+                inference_request_failure: failures,
+                inference_count: sum(|l| &l.inference_count),
+                exec_count: sum(|l| &l.exec_count),
+                queued: m.queue.queued(),
+                outstanding: m.queue.outstanding(),
+                batch_closed: CloseReason::ALL
+                    .iter()
+                    .enumerate()
+                    .map(|(i, r)| {
+                        let n = lanes.iter().map(|l| l.closed[i].load(Ordering::Relaxed)).sum();
+                        (r.name(), n)
+                    })
+                    .collect(),
+                batch_ran: sizes
+                    .iter()
+                    .enumerate()
+                    .map(|(i, &s)| {
+                        (s, lanes.iter().map(|l| l.ran[i].load(Ordering::Relaxed)).sum())
+                    })
+                    .collect(),
+                service_ns: sizes
+                    .iter()
+                    .enumerate()
+                    .map(|(i, &s)| (s, m.queue.service().get(i).0))
+                    .collect(),
+                queue: stage(|l| &l.queue),
+                compute_input: stage(|l| &l.compute_input),
+                compute_infer: stage(|l| &l.compute_infer),
+                compute_output: stage(|l| &l.compute_output),
+                request: stage(|l| &l.request),
+            }
+        })
+        .collect();
+    let workers = shared
+        .workers
+        .iter()
+        .enumerate()
+        .map(|(worker, (core, s))| WorkerState {
+            worker,
+            core: core.map(|c| c.0),
+            state: WorkerPhase::from_number(s.phase.load(Ordering::Relaxed)),
+            busy_ns: s.busy_ns.load(Ordering::Relaxed),
+            spin_ns: s.spin_ns.load(Ordering::Relaxed),
+            parks: s.parks.load(Ordering::Relaxed),
+            rebuilds: s.rebuilds.load(Ordering::Relaxed),
+        })
+        .collect();
+    let extra = shared.extra.lock().unwrap_or_else(|e| e.into_inner());
+    StatsSnapshot {
+        schema: 1,
+        uptime_ns: clock::now().since(shared.started_at).0,
+        ready: shared.is_ready(),
+        hot_path_allocations_total: alloc::installed().then(alloc::hot_calls),
+        models,
+        workers,
+        extra: extra.iter().map(|e| (e.name, (e.read)())).collect(),
+    }
+}
+
+impl StatsSnapshot {
+    /// The snapshot in the Prometheus text format, names as Triton's with `nv_` replaced.
+    pub fn prometheus(&self) -> String {
+        let mut out = String::new();
+        let mut family = |name: &str, kind: &str, help: &str, rows: Vec<(String, u64)>| {
+            let _ = writeln!(out, "# HELP corelane_{name} {help}\n# TYPE corelane_{name} {kind}");
+            for (labels, value) in rows {
+                let _ = writeln!(out, "corelane_{name}{{{labels}}} {value}");
+            }
+        };
+        let per_model = |f: &dyn Fn(&ModelStats) -> u64| -> Vec<(String, u64)> {
+            self.models.iter().map(|m| (format!("model=\"{}\"", m.name), f(m))).collect()
+        };
+        let keyed = |label: &str, f: &dyn Fn(&ModelStats) -> Vec<(String, u64)>| {
+            let mut rows = Vec::new();
+            for m in &self.models {
+                for (key, value) in f(m) {
+                    rows.push((format!("model=\"{}\",{label}=\"{key}\"", m.name), value));
+                }
+            }
+            rows
+        };
+        family(
+            "inference_request_success",
+            "counter",
+            "Requests answered with success.",
+            per_model(&|m| m.inference_request_success),
+        );
+        family(
+            "inference_request_failure",
+            "counter",
+            "Requests that failed or were refused, by reason.",
+            keyed("reason", &|m| {
+                m.inference_request_failure.iter().map(|(k, v)| (k.to_string(), *v)).collect()
+            }),
+        );
+        family(
+            "inference_count",
+            "counter",
+            "Rows answered with success.",
+            per_model(&|m| m.inference_count),
+        );
+        family(
+            "inference_exec_count",
+            "counter",
+            "Runs of the engine.",
+            per_model(&|m| m.exec_count),
+        );
+        family(
+            "inference_pending_request_count",
+            "gauge",
+            "Requests that wait.",
+            per_model(&|m| m.queued as u64),
+        );
+        family(
+            "batch_closed_total",
+            "counter",
+            "Batches by close reason.",
+            keyed("reason", &|m| m.batch_closed.iter().map(|(k, v)| (k.to_string(), *v)).collect()),
+        );
+        for (name, help, get) in [
+            ("queue", "Microseconds from submission to being taken.", 0),
+            ("compute_input", "Microseconds of gathering rows.", 1),
+            ("compute_infer", "Microseconds of running the model.", 2),
+            ("compute_output", "Microseconds of scattering rows.", 3),
+            ("request", "Microseconds from submission to the answer.", 4),
+        ] {
+            let stage = |m: &ModelStats| {
+                [&m.queue, &m.compute_input, &m.compute_infer, &m.compute_output, &m.request][get]
+                    .sum_ns
+                    / 1_000
+            };
+            family(&format!("inference_{name}_duration_us"), "counter", help, per_model(&stage));
+        }
+        let worker = |f: &dyn Fn(&WorkerState) -> u64| -> Vec<(String, u64)> {
+            self.workers.iter().map(|w| (format!("worker=\"{}\"", w.worker), f(w))).collect()
+        };
+        family(
+            "worker_busy_ns_total",
+            "counter",
+            "Nanoseconds spent running batches.",
+            worker(&|w| w.busy_ns),
+        );
+        family(
+            "worker_spin_ns_total",
+            "counter",
+            "Nanoseconds spent spinning for work.",
+            worker(&|w| w.spin_ns),
+        );
+        family("worker_parks_total", "counter", "Times it went to sleep.", worker(&|w| w.parks));
+        if let Some(n) = self.hot_path_allocations_total {
+            let _ = writeln!(
+                out,
+                "# HELP corelane_hot_path_allocations_total Allocator calls on workers and I/O \
+                 thread since ready.\n# TYPE corelane_hot_path_allocations_total counter\n\
+                 corelane_hot_path_allocations_total {n}"
+            );
+        }
+        out
+    }
+}

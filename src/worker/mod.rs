@@ -1,0 +1,316 @@
+//! The pinned loop: one thread per configured core, each with its own engine instances.
+//!
+//! A worker looks at the queues of its models, picks the one that is furthest behind its fair share
+//! (virtual time: compute time over weight), asks the batch policy, takes requests, runs them, and
+//! answers. It idles as its strategy says. Between [`Gate::ready`] and the end it calls no system
+//! allocator if its engines keep the contract; recovery from a panic inside an engine is the
+//! exception, since unwinding itself allocates.
+
+mod idle;
+mod run;
+
+pub use idle::IdleStrategy;
+
+use crate::batch::{self, BatchSettings, Decision, SizeCost, Waiting};
+use crate::engine::{Engine, Instance, PlanIndex};
+use crate::limits::{BATCH_REQUESTS_MAX, BATCH_SIZES_MAX};
+use crate::metrics::{LaneStats, WorkerPhase, WorkerStats};
+use crate::queue::completion::CompletionSender;
+use crate::queue::idle::IdleSet;
+use crate::queue::{ModelQueue, Work};
+use crate::sys::sync::{Arc, AtomicBool, Ordering};
+use crate::sys::{affinity, alloc, clock};
+use crate::units::{CoreId, Nanos, WorkerId};
+use std::sync::mpsc;
+
+/// A model as a worker serves it.
+pub struct Lane {
+    /// Its queue.
+    pub queue: Arc<ModelQueue>,
+    /// The loaded model.
+    pub engine: Arc<dyn Engine>,
+    /// How it wants to be batched.
+    pub batch: BatchSettings,
+    /// Its fair share against the worker's other models; at least 1.
+    pub weight: u32,
+    /// This worker's counters for it.
+    pub stats: Arc<LaneStats>,
+}
+
+/// What a worker is made from.
+pub struct WorkerSpec {
+    /// Its number.
+    pub id: WorkerId,
+    /// The core to pin to; `None` runs unpinned.
+    pub core: Option<CoreId>,
+    /// What it does when nothing waits.
+    pub idle: IdleStrategy,
+    /// The models that it serves.
+    pub lanes: Vec<Lane>,
+    /// Where its completions go.
+    pub completions: CompletionSender,
+    /// Who sleeps.
+    pub idle_set: Arc<IdleSet>,
+    /// Set when it must end.
+    pub stop: Arc<AtomicBool>,
+    /// Its own counters.
+    pub stats: Arc<WorkerStats>,
+}
+
+/// What a worker says once it has started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Started {
+    /// Which worker.
+    pub id: WorkerId,
+    /// The core that it is pinned to.
+    pub core: Option<CoreId>,
+}
+
+/// Why a worker could not start.
+#[derive(Debug)]
+pub enum StartError {
+    /// The pin did not take.
+    Affinity(affinity::AffinityError),
+    /// An engine gave no instance, or failed its warm-up.
+    Engine {
+        /// Position of the model among the worker's lanes.
+        lane: usize,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl std::fmt::Display for StartError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            StartError::Affinity(e) => e.fmt(f),
+            StartError::Engine { lane, reason } => write!(f, "model {lane}: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+/// A lane with what only the worker's thread touches.
+struct Live {
+    lane: Lane,
+    instance: Option<Box<dyn Instance>>,
+    sizes: heapless::Vec<u32, BATCH_SIZES_MAX>,
+    virtual_time: u64,
+    backlogged: bool,
+    version: u64,
+}
+
+struct Worker {
+    spec_id: WorkerId,
+    idle: idle::Idle,
+    lanes: Vec<Live>,
+    completions: CompletionSender,
+    idle_set: Arc<IdleSet>,
+    stop: Arc<AtomicBool>,
+    stats: Arc<WorkerStats>,
+    batch: Vec<Work>,
+    virtual_now: u64,
+}
+
+/// Timed runs per batch size at start, whose least is the first service time.
+const WARM_RUNS: usize = 3;
+
+/// Starts a worker's thread. It reports once on `ready`, then serves until told to stop.
+///
+/// # Errors
+/// If the system gives no thread.
+pub fn spawn(
+    spec: WorkerSpec,
+    ready: mpsc::Sender<Result<Started, StartError>>,
+) -> std::io::Result<std::thread::JoinHandle<()>> {
+    std::thread::Builder::new().name(format!("cl-worker-{}", spec.id)).spawn(move || {
+        match Worker::start(spec) {
+            Ok((mut worker, started)) => {
+                // The receiver is gone only if the runtime gave up starting.
+                if ready.send(Ok(started)).is_err() {
+                    return;
+                }
+                drop(ready);
+                alloc::set_hot(true);
+                worker.serve();
+                alloc::set_hot(false);
+                worker.phase(WorkerPhase::Stopped);
+            }
+            Err(e) => drop(ready.send(Err(e))),
+        }
+    })
+}
+
+impl Worker {
+    fn start(spec: WorkerSpec) -> Result<(Worker, Started), StartError> {
+        let core = match spec.core {
+            Some(core) => Some(affinity::pin(core).map_err(StartError::Affinity)?.core()),
+            None => None,
+        };
+        let mut lanes = Vec::with_capacity(spec.lanes.len());
+        for (n, lane) in spec.lanes.into_iter().enumerate() {
+            let failed = |reason: String| StartError::Engine { lane: n, reason };
+            let mut instance = lane.engine.instance().map_err(|e| failed(e.to_string()))?;
+            for i in 0..lane.engine.batch_sizes().len() {
+                let mut least = u64::MAX;
+                instance.warm_up(PlanIndex(i)).map_err(|e| failed(e.to_string()))?;
+                for _ in 0..WARM_RUNS {
+                    let start = clock::now();
+                    instance.infer(PlanIndex(i)).map_err(|e| failed(e.to_string()))?;
+                    least = least.min(clock::now().since(start).0);
+                }
+                lane.queue.service().observe(i, Nanos(least.max(1)));
+            }
+            lanes.push(Live {
+                sizes: lane.engine.batch_sizes().iter().map(|&s| s as u32).collect(),
+                instance: Some(instance),
+                virtual_time: 0,
+                backlogged: false,
+                version: 0,
+                lane,
+            });
+        }
+        let started = Started { id: spec.id, core };
+        let worker = Worker {
+            spec_id: spec.id,
+            idle: idle::Idle::new(spec.idle),
+            lanes,
+            completions: spec.completions,
+            idle_set: spec.idle_set,
+            stop: spec.stop,
+            stats: spec.stats,
+            batch: Vec::with_capacity(BATCH_REQUESTS_MAX),
+            virtual_now: 0,
+        };
+        worker.phase(WorkerPhase::Idle);
+        Ok((worker, started))
+    }
+
+    fn phase(&self, phase: WorkerPhase) {
+        self.stats.phase.store(phase as u64, Ordering::Relaxed);
+    }
+
+    fn serve(&mut self) {
+        loop {
+            let wait_until = match self.turn() {
+                Turn::Ran => continue,
+                Turn::Idle { until } => until,
+            };
+            if self.stop.load(Ordering::Acquire) {
+                return;
+            }
+            self.rest(wait_until);
+        }
+    }
+
+    /// Looks at all lanes once and runs the batch that is most due, if one closes.
+    fn turn(&mut self) -> Turn {
+        let now = clock::now();
+        let mut until = Nanos(u64::MAX);
+        let mut best: Option<(usize, u32, crate::units::CloseReason)> = None;
+        for n in 0..self.lanes.len() {
+            match self.look(n, now) {
+                Decision::Nothing => self.lanes[n].backlogged = false,
+                Decision::Wait { until: u } => until = until.min(u),
+                Decision::Close { rows, reason } => {
+                    let live = &mut self.lanes[n];
+                    if !live.backlogged {
+                        // No credit for time in which it wanted nothing.
+                        live.virtual_time = live.virtual_time.max(self.virtual_now);
+                        live.backlogged = true;
+                    }
+                    let due = live.virtual_time;
+                    if best.is_none_or(|(b, ..)| due < self.lanes[b].virtual_time) {
+                        best = Some((n, rows, reason));
+                    }
+                }
+            }
+        }
+        let Some((n, rows, reason)) = best else { return Turn::Idle { until } };
+        self.virtual_now = self.lanes[n].virtual_time;
+        if self.run(n, rows, reason, now) { Turn::Ran } else { Turn::Idle { until: now } }
+    }
+
+    fn look(&mut self, n: usize, now: Nanos) -> Decision {
+        let live = &mut self.lanes[n];
+        let queue = &live.lane.queue;
+        live.version = queue.version();
+        let delayed = live.lane.batch.max_queue_delay.0 != 0;
+        let view = queue.view(delayed, now);
+        if view.rows == 0 {
+            queue.sweep();
+            return Decision::Nothing;
+        }
+        let mut costs = heapless::Vec::<SizeCost, BATCH_SIZES_MAX>::new();
+        for (i, &size) in live.sizes.iter().enumerate() {
+            let _ = costs.push(SizeCost { size, time: queue.service().get(i) });
+        }
+        let waiting = Waiting {
+            rows: view.rows,
+            oldest_at: view.oldest_at,
+            earliest_deadline: view.earliest_deadline,
+        };
+        batch::decide(&live.lane.batch, waiting, &costs, queue.is_closed(), now)
+    }
+
+    /// Whether a lane changed since it was looked at.
+    fn anything_new(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+            || self.lanes.iter().any(|l| l.lane.queue.version() != l.version)
+    }
+
+    /// Spins, then sleeps, as the strategy says, until something is new or `until`.
+    fn rest(&mut self, until: Nanos) {
+        let me = self.spec_id.0 as usize;
+        let start = clock::now();
+        if until <= start && until.0 != u64::MAX {
+            // A request was counted but not yet in its ring; its client is just pushing it.
+            std::thread::yield_now();
+            return;
+        }
+        let budget = self.idle.spin_budget();
+        if budget.0 > 0 {
+            let spin_end = start.after(budget).min(until);
+            let found = self.spin_until(spin_end);
+            let spun = clock::now().since(start);
+            LaneStats::bump(&self.stats.spin_ns, spun.0);
+            self.idle.learn(found);
+            if found {
+                return;
+            }
+        }
+        self.idle_set.announce(me);
+        if self.anything_new() {
+            self.idle_set.cancel(me);
+            return;
+        }
+        self.phase(WorkerPhase::Parked);
+        LaneStats::bump(&self.stats.parks, 1);
+        let slept_at = clock::now();
+        let timeout = (until.0 != u64::MAX).then(|| until.since(slept_at));
+        self.idle_set.sleep(me, timeout);
+        self.idle.slept(clock::now().since(slept_at));
+        self.phase(WorkerPhase::Idle);
+    }
+
+    fn spin_until(&self, end: Nanos) -> bool {
+        loop {
+            // The clock is read once in a while; looking is what the spin is for.
+            for _ in 0..32 {
+                if self.anything_new() {
+                    return true;
+                }
+                crate::sys::sync::spin_turn();
+            }
+            if clock::now() >= end {
+                return false;
+            }
+        }
+    }
+}
+
+enum Turn {
+    Ran,
+    Idle { until: Nanos },
+}

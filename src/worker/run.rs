@@ -1,0 +1,202 @@
+//! Running one batch: take, gather, infer, scatter, answer.
+
+use super::{Live, Worker};
+use crate::engine::{Instance, PlanIndex, RunError};
+use crate::limits::{BATCH_REQUESTS_MAX, TENSORS_MAX};
+use crate::metrics::{LaneStats, WorkerPhase};
+use crate::queue::{Failure, Work};
+use crate::sys::{alloc, clock};
+use crate::units::{CloseReason, Nanos, Receipt, Rows};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Durations of one run's stages.
+#[derive(Clone, Copy)]
+struct Stages {
+    input: Nanos,
+    infer: Nanos,
+    output: Nanos,
+}
+
+impl Worker {
+    /// Takes up to `rows` rows of lane `n` and answers them. `false` if nothing was there to take.
+    pub(super) fn run(&mut self, n: usize, rows: u32, reason: CloseReason, now: Nanos) -> bool {
+        let mut works = std::mem::take(&mut self.batch);
+        let queue = self.lanes[n].lane.queue.clone();
+        queue.take(rows, BATCH_REQUESTS_MAX, now, |work| works.push(work));
+        if works.is_empty() {
+            self.batch = works;
+            return false;
+        }
+        queue.wake_another(self.spec_id.0 as usize);
+        self.phase(WorkerPhase::Running);
+        let live = &mut self.lanes[n];
+        let stats = live.lane.stats.clone();
+        let id = self.spec_id;
+        let mut done = |work: Work, outcome: Result<Receipt, Failure>, at: Nanos| {
+            match outcome {
+                Ok(_) => {
+                    LaneStats::bump(&stats.success, 1);
+                    LaneStats::bump(&stats.inference_count, work.rows().0 as u64);
+                    stats.queue.record(now.since(work.submitted_at()));
+                    stats.request.record(at.since(work.submitted_at()));
+                }
+                Err(failure) => LaneStats::bump(&stats.failure[failure as usize], 1),
+            }
+            if let Some(completion) = work.complete(outcome) {
+                self.completions.send(completion);
+            }
+        };
+
+        // Those whose deadline passed while they waited are answered first, and not run.
+        let mut i = 0;
+        while i < works.len() {
+            if works[i].deadline() < now {
+                done(works.remove(i), Err(Failure::DeadlineExpired), now);
+            } else {
+                i += 1;
+            }
+        }
+        if works.is_empty() {
+            self.completions.flush();
+            self.batch = works;
+            self.phase(WorkerPhase::Idle);
+            return true;
+        }
+
+        LaneStats::bump(&live.lane.stats.closed[reason as usize], 1);
+        let receipt = |work: &Work, stages: Stages, rows: u32| Receipt {
+            queue_ns: now.since(work.submitted_at()),
+            compute_input_ns: stages.input,
+            compute_infer_ns: stages.infer,
+            compute_output_ns: stages.output,
+            batch_size: Rows(rows as u16),
+            close_reason: reason,
+            worker: id,
+        };
+        let total: u32 = works.iter().map(|w| w.rows().0 as u32).sum();
+        match attempt(live, &mut works, total, &self.stats) {
+            Ok(stages) => {
+                let end = clock::now();
+                for work in works.drain(..) {
+                    let receipt = receipt(&work, stages, total);
+                    done(work, Ok(receipt), end);
+                }
+            }
+            Err(failure) if works.len() == 1 => {
+                done(works.pop().expect("one"), Err(failure), clock::now());
+            }
+            // One request may have spoilt the batch for all: each runs alone, so that only the
+            // guilty one fails.
+            Err(_) => {
+                for work in works.drain(..) {
+                    let rows = work.rows().0 as u32;
+                    let mut alone = [work];
+                    let outcome = attempt(live, &mut alone, rows, &self.stats);
+                    let [work] = alone;
+                    let outcome = outcome.map(|stages| receipt(&work, stages, rows));
+                    done(work, outcome, clock::now());
+                }
+            }
+        }
+        self.completions.flush();
+        self.batch = works;
+        let spent = clock::now().since(now);
+        LaneStats::bump(&self.stats.busy_ns, spent.0);
+        let live = &mut self.lanes[n];
+        live.virtual_time =
+            live.virtual_time.saturating_add(spent.0 / live.lane.weight.max(1) as u64);
+        self.phase(WorkerPhase::Idle);
+        true
+    }
+}
+
+/// Runs `works`, `rows` rows in all, on the smallest plan that holds them.
+fn attempt(
+    live: &mut Live,
+    works: &mut [Work],
+    rows: u32,
+    worker_stats: &crate::metrics::WorkerStats,
+) -> Result<Stages, Failure> {
+    let Some(instance) = live.instance.as_mut() else { return Err(Failure::ModelFailed) };
+    let index = live.sizes.iter().position(|&s| s >= rows).ok_or(Failure::ModelFailed)?;
+    let plan = PlanIndex(index);
+    let start = clock::now();
+    let exact = works.len() == 1 && live.sizes[index] == rows;
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        if exact {
+            direct(&mut **instance, plan, &mut works[0])
+        } else {
+            staged(&mut **instance, plan, works)
+        }
+    }));
+    let stats = &live.lane.stats;
+    match result {
+        Ok(Ok((infer_from, infer_to))) => {
+            let end = clock::now();
+            let stages = Stages {
+                input: infer_from.since(start),
+                infer: infer_to.since(infer_from),
+                output: end.since(infer_to),
+            };
+            stats.compute_input.record(stages.input);
+            stats.compute_infer.record(stages.infer);
+            stats.compute_output.record(stages.output);
+            LaneStats::bump(&stats.exec_count, 1);
+            LaneStats::bump(&stats.ran[index], 1);
+            live.lane.queue.service().observe(index, end.since(start));
+            Ok(stages)
+        }
+        Ok(Err(_)) => Err(Failure::ModelFailed),
+        Err(_panic) => {
+            // What a panic left inside the engine can't be trusted: a fresh instance. This is the
+            // one path on which a worker allocates.
+            alloc::set_hot(false);
+            live.instance = None;
+            live.instance = live.lane.engine.instance().ok();
+            LaneStats::bump(&worker_stats.rebuilds, 1);
+            alloc::set_hot(true);
+            Err(Failure::ModelPanicked)
+        }
+    }
+}
+
+/// One request that fills its plan: from its own buffers into its own buffers.
+fn direct(
+    instance: &mut dyn Instance,
+    plan: PlanIndex,
+    work: &mut Work,
+) -> Result<(Nanos, Nanos), RunError> {
+    let infer_from = clock::now();
+    work.buffers(|inputs, outputs| instance.infer_direct(plan, inputs, outputs))?;
+    Ok((infer_from, clock::now()))
+}
+
+/// Several requests, or fewer rows than the plan has: through the engine's staging areas.
+fn staged(
+    instance: &mut dyn Instance,
+    plan: PlanIndex,
+    works: &mut [Work],
+) -> Result<(Nanos, Nanos), RunError> {
+    let mut offsets = [0usize; TENSORS_MAX];
+    for work in works.iter() {
+        let (spans, payload) = work.input();
+        for (i, span) in spans.iter().enumerate() {
+            let staging = &mut instance.input_mut(plan, i)[offsets[i]..offsets[i] + span.len];
+            staging.copy_from_slice(&payload[span.offset..span.offset + span.len]);
+            offsets[i] += span.len;
+        }
+    }
+    let infer_from = clock::now();
+    instance.infer(plan)?;
+    let infer_to = clock::now();
+    let mut offsets = [0usize; TENSORS_MAX];
+    for work in works.iter_mut() {
+        let (spans, payload) = work.output_mut();
+        for (o, span) in spans.iter().enumerate() {
+            let staged = &instance.output(plan, o)[offsets[o]..offsets[o] + span.len];
+            payload[span.offset..span.offset + span.len].copy_from_slice(staged);
+            offsets[o] += span.len;
+        }
+    }
+    Ok((infer_from, infer_to))
+}
