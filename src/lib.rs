@@ -34,3 +34,4 @@ pub mod model;
 pub mod runtime;
 #[cfg(feature = "std")]
 pub mod worker;
+pub mod toml_errors;

@@ -16,6 +16,7 @@ pub mod kernels;
 pub mod plan;
 pub mod tract;
 
+use crate::limits::{BATCH_ROWS_MAX, BATCH_SIZES_MAX};
 use crate::model::signature::Signature;
 use std::fmt;
 
@@ -260,6 +261,26 @@ pub struct LoadRequest<'a> {
     pub bind_inputs: &'a [(String, f64)],
     /// Largest arena in bytes, over all batch sizes on one worker.
     pub arena_bytes_max: usize,
+}
+
+/// Checks a list of batch sizes: 1 to [`BATCH_SIZES_MAX`] of them, ascending, each within 1 to
+/// [`BATCH_ROWS_MAX`].
+///
+/// # Errors
+/// `Batch`, with the list and the bounds.
+pub fn check_batch_sizes(batch_sizes: &[usize]) -> Result<(), EngineError> {
+    let ascending = batch_sizes.windows(2).all(|w| w[0] < w[1]);
+    let within = batch_sizes.iter().all(|&n| n >= 1 && n <= BATCH_ROWS_MAX);
+    if (1..=BATCH_SIZES_MAX).contains(&batch_sizes.len()) && ascending && within {
+        return Ok(());
+    }
+    Err(EngineError::new(
+        EngineErrorKind::Batch,
+        format!(
+            "batch sizes {batch_sizes:?}; there must be 1 to {BATCH_SIZES_MAX} of them, ascending, \
+             each within 1 to {BATCH_ROWS_MAX}"
+        ),
+    ))
 }
 
 /// Loads a model with the engine asked for; `fake` is made by [`fake::FakeEngine`] directly.

@@ -1,9 +1,195 @@
-//! Engine `tract`: tract's own runner, the reference.
+//! Engine `tract`: tract's own runner, the reference that the `plan` engine is tested against.
+//!
+//! One optimised graph per batch size. tract's thread pools stay off (the parallelism is workers):
+//! its default executor is the calling thread, and nothing here sets another. It allocates while it
+//! runs, so [`Description::allocation_free`] is false.
+
 pub mod front;
 
-use super::{Engine, EngineError, EngineErrorKind, LoadRequest};
+use super::fake::Staging;
+use super::{
+    Description, Engine, EngineError, EngineErrorKind, EngineKind, Instance, LoadRequest,
+    OperatorUse, PlanIndex, PlanMemory, RunError,
+};
+use crate::model::signature::{Signature, TensorSpec};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use tract_onnx::prelude::*;
+use tract_onnx::tract_core::internal::TractErrorContext;
+use tract_onnx::tract_core::ops::konst::Const;
 
 /// Loads a model.
-pub fn load(_request: &LoadRequest<'_>) -> Result<Box<dyn Engine>, EngineError> {
-    Err(EngineError::new(EngineErrorKind::Internal, "not built yet"))
+///
+/// # Errors
+/// Those of [`front::parse`] and [`front::Parsed::typed`]; `Untyped` where tract can't optimise the
+/// graph.
+pub fn load(request: &LoadRequest<'_>) -> Result<Box<dyn Engine>, EngineError> {
+    super::check_batch_sizes(request.batch_sizes)?;
+    let parsed = front::parse(request.bytes, request.bind_axes, request.bind_inputs)?;
+    let signature = parsed.signature.clone();
+    let batch_sizes = if signature.batched { request.batch_sizes.to_vec() } else { vec![1usize] };
+    let mut plans = Vec::new();
+    let mut operators = BTreeMap::<String, usize>::new();
+    let mut seen = HashSet::new();
+    let mut weight_bytes = 0;
+    for &batch in &batch_sizes {
+        let typed = parsed.concretise(batch)?;
+        for node in typed.nodes() {
+            if let Some(konst) = node.op_as::<Const>() {
+                // Batch sizes share tensors that typing did not have to change.
+                if seen.insert(Arc::as_ptr(konst.val()) as usize) {
+                    weight_bytes += konst.val().len() * konst.val().datum_type().size_of();
+                }
+            }
+        }
+        let plan = front::guarded("optimising the graph", || {
+            let optimised = typed.into_optimized()?;
+            optimised.into_runnable()
+        })
+        .map_err(|f| f.into_error(EngineErrorKind::Untyped, "tract can't optimise the graph"))?;
+        if plans.is_empty() {
+            for node in plan.model().nodes() {
+                *operators.entry(node.op.name().to_string()).or_default() += 1;
+            }
+        }
+        plans.push(plan);
+    }
+    Ok(Box::new(TractEngine { signature, batch_sizes, plans, operators, weight_bytes }))
+}
+
+type Plan = Arc<TypedRunnableModel>;
+
+struct TractEngine {
+    signature: Signature,
+    batch_sizes: Vec<usize>,
+    plans: Vec<Plan>,
+    operators: BTreeMap<String, usize>,
+    weight_bytes: usize,
+}
+
+impl Engine for TractEngine {
+    fn kind(&self) -> EngineKind {
+        EngineKind::Tract
+    }
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+    fn batch_sizes(&self) -> &[usize] {
+        &self.batch_sizes
+    }
+    fn describe(&self) -> Description {
+        let tensors = || self.signature.inputs.iter().chain(&self.signature.outputs);
+        Description {
+            operators: self
+                .operators
+                .iter()
+                .filter(|(operator, _)| !matches!(operator.as_str(), "Const" | "Source"))
+                .map(|(operator, &count)| OperatorUse {
+                    operator: operator.clone(),
+                    implementation: "tract".into(),
+                    count,
+                })
+                .collect(),
+            memory: self
+                .batch_sizes
+                .iter()
+                .map(|&rows| PlanMemory {
+                    batch_size: rows,
+                    arena_bytes: None,
+                    arena_lower_bound_bytes: None,
+                    staging_bytes: tensors().map(|t| t.row_bytes() * rows).sum(),
+                })
+                .collect(),
+            weight_bytes: self.weight_bytes,
+            allocation_free: false,
+            isa: None,
+            steps: vec![],
+        }
+    }
+    fn instance(&self) -> Result<Box<dyn Instance>, EngineError> {
+        let staging = |tensors: &[TensorSpec], rows: usize| -> Vec<Staging> {
+            tensors.iter().map(|t| Staging::new(t.row_bytes() * rows)).collect()
+        };
+        let mut plans = Vec::new();
+        for (plan, &rows) in self.plans.iter().zip(&self.batch_sizes) {
+            let facts = plan
+                .model()
+                .input_outlets()
+                .and_then(|outlets| {
+                    outlets
+                        .iter()
+                        .map(|o| {
+                            let fact = plan.model().outlet_fact(*o)?;
+                            let shape = fact.shape.as_concrete().context("an open shape")?;
+                            Ok((fact.datum_type, shape.to_vec()))
+                        })
+                        .collect::<TractResult<Vec<_>>>()
+                })
+                .map_err(|e| {
+                    EngineError::new(EngineErrorKind::Internal, format!("tract's plan: {e}"))
+                })?;
+            plans.push(Runner {
+                plan: plan.clone(),
+                facts,
+                inputs: staging(&self.signature.inputs, rows),
+                outputs: staging(&self.signature.outputs, rows),
+            });
+        }
+        Ok(Box::new(TractInstance { plans }))
+    }
+}
+
+struct Runner {
+    plan: Plan,
+    /// Element type and whole shape of each input.
+    facts: Vec<(DatumType, Vec<usize>)>,
+    inputs: Vec<Staging>,
+    outputs: Vec<Staging>,
+}
+
+struct TractInstance {
+    plans: Vec<Runner>,
+}
+
+impl Instance for TractInstance {
+    fn input_mut(&mut self, plan: PlanIndex, input: usize) -> &mut [u8] {
+        self.plans[plan.0].inputs[input].get_mut()
+    }
+
+    fn infer(&mut self, plan: PlanIndex) -> Result<(), RunError> {
+        self.plans[plan.0].run().map_err(|_| RunError::Step { step: u32::MAX })
+    }
+
+    fn output(&self, plan: PlanIndex, output: usize) -> &[u8] {
+        self.plans[plan.0].outputs[output].get()
+    }
+}
+
+impl Runner {
+    /// A new state each time: whatever an error or a panic left behind is gone.
+    fn run(&mut self) -> TractResult<()> {
+        let mut values = TVec::new();
+        for (staging, (datum_type, shape)) in self.inputs.iter().zip(&self.facts) {
+            let mut tensor = Tensor::zero_dt(*datum_type, shape)?;
+            let bytes = tensor.as_bytes_mut();
+            if *datum_type == DatumType::Bool {
+                // Any byte may arrive; a bool is 0 or 1.
+                bytes.iter_mut().zip(staging.get()).for_each(|(to, from)| *to = (*from != 0) as u8);
+            } else {
+                bytes.copy_from_slice(staging.get());
+            }
+            values.push(tensor.into_tvalue());
+        }
+        let results = self.plan.run(values)?;
+        for (staging, value) in self.outputs.iter_mut().zip(results.iter()) {
+            let value: &Tensor = value;
+            if value.datum_type() == DatumType::TDim {
+                let value = value.cast_to::<i64>()?;
+                staging.get_mut().copy_from_slice(value.as_bytes());
+            } else {
+                staging.get_mut().copy_from_slice(value.as_bytes());
+            }
+        }
+        Ok(())
+    }
 }
