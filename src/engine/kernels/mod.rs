@@ -1,1 +1,69 @@
 //! Compute kernels, per instruction set.
+//!
+//! Activations are `f32`, channels innermost (**NHWC**); a batch is just more pixels. So a 1x1
+//! convolution, a Gemm and a KxK convolution are one register-tile kernel ([`gemm`](self)): rows of A
+//! are read in place through a table of pointers, weights are packed once in panels.
+//!
+//! * [`Kernels`] is the instruction set, checked once. Everything else takes it, or was made with it.
+//! * [`Conv2d`] and [`PackedMatMul`] own packed weights: made at load, shared by `Arc`, `run` many times.
+//! * [`matmul`] multiplies two run-time matrices (attention).
+//! * The other kernels are functions over slices.
+//!
+//! Nothing here allocates after construction. A kernel that needs memory takes a `scratch` slice of
+//! at least as many floats as its `scratch_len` says; its contents don't matter before and after. Sizes
+//! are checked with assertions at entry: a wrong length is a bug of the caller, not of the model. Inputs and
+//! outputs of one call are separate slices, so they can't overlap.
+//!
+//! Errors are those of rounding: sums are taken in `f32` with FMA (where the set has it) in an order that
+//! depends on the instruction set and the kernel, but not on the batch: a row has the same bits alone
+//! and in a batch unless the documentation of a kernel says otherwise.
+
+mod activation;
+mod aligned;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod conv;
+mod gemm;
+mod isa;
+mod math;
+mod matmul;
+#[allow(dead_code)] // the whole set of operations, for kernels to come
+mod simd;
+
+#[cfg(test)]
+mod tests;
+
+pub use activation::Activation;
+pub use aligned::AlignedBuf;
+pub use conv::{Conv2d, ConvAlgorithm, ConvParams, KernelError};
+pub use isa::{Isa, IsaUnavailable};
+pub use matmul::{MatMulParams, PackedMatMul, matmul, matmul_scratch_len};
+
+/// The instruction set that kernels run with: proof that this processor has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kernels {
+    checked: isa::Checked,
+}
+
+impl Kernels {
+    /// Kernels for `isa`, or an error if this processor lacks it.
+    pub fn new(isa: Isa) -> Result<Kernels, IsaUnavailable> {
+        Ok(Kernels { checked: isa::Checked::new(isa)? })
+    }
+
+    /// Kernels for the best that this processor has.
+    pub fn best() -> Kernels {
+        match Kernels::new(Isa::detect()) {
+            Ok(kernels) => kernels,
+            // `detect` only names sets that are available.
+            Err(e) => unreachable!("{e}"),
+        }
+    }
+
+    /// The instruction set.
+    pub fn isa(&self) -> Isa {
+        self.checked.isa()
+    }
+}

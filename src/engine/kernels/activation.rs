@@ -1,0 +1,116 @@
+//! What is applied to a result before it is stored.
+
+use super::math;
+use super::simd::Simd;
+
+/// A function that a kernel applies to each of its results.
+///
+/// NaN stays NaN under every one of them.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum Activation {
+    /// The identity.
+    #[default]
+    None,
+    /// `max(x, 0)`
+    Relu,
+    /// `min(max(x, lo), hi)`; `Relu6` is `Clip { lo: 0.0, hi: 6.0 }`.
+    Clip {
+        /// Lower bound; negative infinity for none.
+        lo: f32,
+        /// Upper bound; infinity for none.
+        hi: f32,
+    },
+    /// `x` where positive, else `alpha * x`.
+    LeakyRelu {
+        /// Slope on the negative side.
+        alpha: f32,
+    },
+    /// `x * min(max(x / 6 + 0.5, 0), 1)`
+    HardSwish,
+    /// `min(max(alpha * x + beta, 0), 1)`
+    HardSigmoid {
+        /// Slope.
+        alpha: f32,
+        /// Value at 0.
+        beta: f32,
+    },
+    /// `x * sigmoid(x)`
+    Silu,
+    /// `1 / (1 + exp(-x))`
+    Sigmoid,
+    /// Hyperbolic tangent.
+    Tanh,
+    /// `x / 2 * (1 + erf(x / sqrt 2))`
+    GeluErf,
+    /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`
+    GeluTanh,
+}
+
+/// The cheap activations in one form that a register tile applies without a branch per kind:
+/// clamp, then, if `swish`, multiply by the hard sigmoid.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Fused {
+    pub(super) lo: f32,
+    pub(super) hi: f32,
+    pub(super) swish: bool,
+}
+
+impl Activation {
+    /// The part that the register tile applies, and whether that is all of it. If not, the function
+    /// is applied to the rows afterwards, while they are in the first-level cache.
+    pub(super) fn fused(self) -> (Fused, bool) {
+        let all = Fused { lo: f32::NEG_INFINITY, hi: f32::INFINITY, swish: false };
+        match self {
+            Activation::None => (all, true),
+            Activation::Relu => (Fused { lo: 0.0, ..all }, true),
+            Activation::Clip { lo, hi } => (Fused { lo, hi, ..all }, true),
+            Activation::HardSwish => (Fused { swish: true, ..all }, true),
+            _ => (all, false),
+        }
+    }
+}
+
+/// Applies the cheap activations to a vector.
+#[inline(always)]
+pub(super) fn apply_fused<S: Simd>(f: Fused, v: S::V) -> S::V {
+    // The operand order keeps NaN: `max` and `min` give their second operand then.
+    let v = S::min(S::splat(f.hi), S::max(S::splat(f.lo), v));
+    if f.swish { math::hardswish::<S>(v) } else { v }
+}
+
+/// Applies `act` to `n` floats in place.
+/// # Safety
+/// `p` is valid for reading and writing `n` floats.
+#[inline(always)]
+pub(super) unsafe fn apply_slice<S: Simd>(act: Activation, p: *mut f32, n: usize) {
+    macro_rules! each {
+        ($f:expr) => {{
+            let mut i = 0;
+            while i + S::LANES <= n {
+                // SAFETY: `i + LANES <= n`.
+                unsafe { S::store(p.add(i), $f(S::load(p.add(i)))) };
+                i += S::LANES;
+            }
+            if i < n {
+                // SAFETY: the `n - i` floats from `i` lie within `n`.
+                unsafe { S::store_part(p.add(i), $f(S::load_part(p.add(i), n - i)), n - i) };
+            }
+        }};
+    }
+    match act {
+        Activation::None => {}
+        Activation::Relu | Activation::Clip { .. } | Activation::HardSwish => {
+            let (f, _) = act.fused();
+            each!(|v| apply_fused::<S>(f, v))
+        }
+        Activation::LeakyRelu { alpha } => each!(|v| math::leaky_relu::<S>(v, alpha)),
+        Activation::HardSigmoid { alpha, beta } => {
+            each!(|v| math::hardsigmoid::<S>(v, alpha, beta))
+        }
+        Activation::Silu => each!(math::silu::<S>),
+        Activation::Sigmoid => each!(math::sigmoid::<S>),
+        Activation::Tanh => each!(math::tanh::<S>),
+        Activation::GeluErf => each!(math::gelu_erf::<S>),
+        Activation::GeluTanh => each!(math::gelu_tanh::<S>),
+    }
+}

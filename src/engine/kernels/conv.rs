@@ -1,0 +1,427 @@
+//! Two-dimensional convolution (one-dimensional with a height of 1), NHWC.
+
+use super::activation::Activation;
+use super::aligned::AlignedBuf;
+use super::gemm::{self, B, Dest, Panels, Tile, split, tile_rows};
+use super::isa::Checked;
+use super::{Isa, Kernels};
+use std::fmt;
+
+/// Geometry of a convolution, per image. Lengths are in elements, pads in pixels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConvParams {
+    /// Height of an input image; 1 for a one-dimensional convolution.
+    pub height: usize,
+    /// Width of an input image.
+    pub width: usize,
+    /// Input channels, all groups together.
+    pub c_in: usize,
+    /// Output channels, all groups together.
+    pub c_out: usize,
+    /// Height of the kernel.
+    pub kernel_h: usize,
+    /// Width of the kernel.
+    pub kernel_w: usize,
+    /// Vertical step.
+    pub stride_h: usize,
+    /// Horizontal step.
+    pub stride_w: usize,
+    /// Vertical distance of taps.
+    pub dilation_h: usize,
+    /// Horizontal distance of taps.
+    pub dilation_w: usize,
+    /// Rows of zeros above.
+    pub pad_top: usize,
+    /// Columns of zeros on the left.
+    pub pad_left: usize,
+    /// Rows of zeros below.
+    pub pad_bottom: usize,
+    /// Columns of zeros on the right.
+    pub pad_right: usize,
+    /// Groups; `c_in` for a depthwise convolution.
+    pub groups: usize,
+}
+
+impl ConvParams {
+    /// A convolution with stride and dilation 1, no pads, one group.
+    pub fn new(
+        (height, width): (usize, usize),
+        (c_in, c_out): (usize, usize),
+        (kernel_h, kernel_w): (usize, usize),
+    ) -> ConvParams {
+        ConvParams {
+            height,
+            width,
+            c_in,
+            c_out,
+            kernel_h,
+            kernel_w,
+            stride_h: 1,
+            stride_w: 1,
+            dilation_h: 1,
+            dilation_w: 1,
+            pad_top: 0,
+            pad_left: 0,
+            pad_bottom: 0,
+            pad_right: 0,
+            groups: 1,
+        }
+    }
+
+    /// Height and width of an output image; 0 where the kernel does not fit.
+    pub fn output(&self) -> (usize, usize) {
+        let axis = |len: usize, pads: usize, k: usize, dilation: usize, stride: usize| {
+            let reach = dilation * (k.max(1) - 1) + 1;
+            if stride == 0 { 0 } else { (len + pads + stride).saturating_sub(reach) / stride }
+        };
+        (
+            axis(
+                self.height,
+                self.pad_top + self.pad_bottom,
+                self.kernel_h,
+                self.dilation_h,
+                self.stride_h,
+            ),
+            axis(
+                self.width,
+                self.pad_left + self.pad_right,
+                self.kernel_w,
+                self.dilation_w,
+                self.stride_w,
+            ),
+        )
+    }
+
+    /// Floats of an input image.
+    pub fn input_len(&self) -> usize {
+        self.height * self.width * self.c_in
+    }
+
+    /// Floats of an output image.
+    pub fn output_len(&self) -> usize {
+        let (h, w) = self.output();
+        h * w * self.c_out
+    }
+
+    /// Multiply-accumulates for an image.
+    pub fn macs(&self) -> u64 {
+        let (h, w) = self.output();
+        let taps = self.kernel_h * self.kernel_w * (self.c_in / self.groups.max(1));
+        (h * w * self.c_out) as u64 * taps as u64
+    }
+
+    fn pointwise(&self) -> bool {
+        self.kernel_h == 1
+            && self.kernel_w == 1
+            && self.stride_h == 1
+            && self.stride_w == 1
+            && self.groups == 1
+            && (self.pad_top, self.pad_left, self.pad_bottom, self.pad_right) == (0, 0, 0, 0)
+    }
+}
+
+/// How a convolution is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ConvAlgorithm {
+    /// A matrix product over pixels (1x1, stride 1).
+    Pointwise,
+    /// The register tile over taps, through pointers.
+    Direct,
+    /// One channel in, one out, per group.
+    Depthwise,
+}
+
+impl ConvAlgorithm {
+    /// A short name for `inspect`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ConvAlgorithm::Pointwise => "pointwise",
+            ConvAlgorithm::Direct => "direct",
+            ConvAlgorithm::Depthwise => "depthwise",
+        }
+    }
+}
+
+/// Why a kernel can't be made for an operator. Fall back to another implementation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KernelError {
+    /// A length does not fit the geometry.
+    Length {
+        /// Of what.
+        what: &'static str,
+        /// What the geometry asks for.
+        want: usize,
+        /// What was given.
+        got: usize,
+    },
+    /// Groups that don't divide the channels, or a zero where none can be.
+    Geometry(&'static str),
+    /// More taps than the pointer table holds.
+    Taps {
+        /// Taps of the kernel.
+        taps: usize,
+        /// The most that there can be.
+        max: usize,
+    },
+}
+
+impl fmt::Display for KernelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KernelError::Length { what, want, got } => {
+                write!(f, "{what}: {want} values are needed, {got} were given")
+            }
+            KernelError::Geometry(what) => f.write_str(what),
+            KernelError::Taps { taps, max } => {
+                write!(f, "a kernel of {taps} taps; at most {max} are supported")
+            }
+        }
+    }
+}
+
+impl std::error::Error for KernelError {}
+
+#[derive(Debug, Clone)]
+enum Weights {
+    /// One matrix a group, and zeros for taps that fall outside.
+    Panels { groups: Vec<Panels>, zeros: AlignedBuf },
+}
+
+/// A convolution with its weights packed: `y = act(conv(x) + bias + residual)`.
+///
+/// The batch is given at run time, so that plans of several batch sizes share one. The order of
+/// summation does not depend on the batch.
+#[derive(Debug, Clone)]
+pub struct Conv2d {
+    params: ConvParams,
+    isa: Isa,
+    algorithm: ConvAlgorithm,
+    weights: Weights,
+}
+
+impl Conv2d {
+    /// Packs `weights`, `[c_out, c_in / groups, kernel_h, kernel_w]` as ONNX has them, and `bias` (`c_out`
+    /// floats). Chooses the algorithm by the shape.
+    ///
+    /// # Errors
+    /// Lengths that don't fit, groups that don't divide the channels, a zero size, or too many taps.
+    pub fn new(
+        kernels: &Kernels,
+        params: ConvParams,
+        weights: &[f32],
+        bias: Option<&[f32]>,
+    ) -> Result<Conv2d, KernelError> {
+        let p = params;
+        if p.groups == 0 || !p.c_in.is_multiple_of(p.groups) || !p.c_out.is_multiple_of(p.groups) {
+            return Err(KernelError::Geometry("groups must divide both channel counts"));
+        }
+        if [p.kernel_h, p.kernel_w, p.stride_h, p.stride_w, p.dilation_h, p.dilation_w].contains(&0)
+        {
+            return Err(KernelError::Geometry("kernel, stride and dilation must be at least 1"));
+        }
+        let (cin_g, cout_g) = (p.c_in / p.groups, p.c_out / p.groups);
+        let taps = p.kernel_h * p.kernel_w;
+        let want = p.c_out * cin_g * taps;
+        if weights.len() != want {
+            return Err(KernelError::Length { what: "weights", want, got: weights.len() });
+        }
+        if let Some(b) = bias.filter(|b| b.len() != p.c_out) {
+            return Err(KernelError::Length { what: "bias", want: p.c_out, got: b.len() });
+        }
+        let isa = kernels.isa();
+        let max = gemm::TABLE / tile_rows(isa);
+        if taps > max {
+            return Err(KernelError::Taps { taps, max });
+        }
+        let groups = (0..p.groups)
+            .map(|g| {
+                // Rows in the order in which the runs read the input: kernel row, column, channel.
+                let at = |i: usize, j: usize| {
+                    let (tap, c) = (i / cin_g, i % cin_g);
+                    weights[((g * cout_g + j) * cin_g + c) * taps + tap]
+                };
+                let bias = bias.map(|b| &b[g * cout_g..][..cout_g]);
+                Panels::pack(isa, taps * cin_g, cout_g, at, bias)
+            })
+            .collect();
+        let weights = Weights::Panels { groups, zeros: AlignedBuf::zeroed(cin_g) };
+        let algorithm =
+            if p.pointwise() { ConvAlgorithm::Pointwise } else { ConvAlgorithm::Direct };
+        Ok(Conv2d { params, isa, algorithm, weights })
+    }
+
+    /// The geometry.
+    pub fn params(&self) -> &ConvParams {
+        &self.params
+    }
+
+    /// How it is computed.
+    pub fn algorithm(&self) -> ConvAlgorithm {
+        self.algorithm
+    }
+
+    /// Bytes of packed weights and bias.
+    pub fn bytes(&self) -> usize {
+        match &self.weights {
+            Weights::Panels { groups, zeros } => {
+                groups.iter().map(|g| g.data.bytes() + g.bias.bytes()).sum::<usize>()
+                    + zeros.bytes()
+            }
+        }
+    }
+
+    /// Floats of scratch that `run` needs for `batch` images.
+    pub fn scratch_len(&self, _batch: usize) -> usize {
+        0
+    }
+
+    /// Convolves `batch` images: `x` is `[batch, height, width, c_in]`, `y` and `residual` are `[batch,
+    /// out_height, out_width, c_out]`. The residual is added before the activation.
+    ///
+    /// # Panics
+    /// If a slice has another length, scratch is too short, or the weights were packed for another
+    /// instruction set.
+    #[allow(clippy::too_many_arguments)]
+    pub fn run(
+        &self,
+        kernels: &Kernels,
+        batch: usize,
+        x: &[f32],
+        residual: Option<&[f32]>,
+        act: Activation,
+        y: &mut [f32],
+        scratch: &mut [f32],
+    ) {
+        let p = &self.params;
+        assert_eq!(self.isa, kernels.isa(), "weights packed for another instruction set");
+        assert_eq!(x.len(), batch * p.input_len(), "input of {batch} images");
+        assert_eq!(y.len(), batch * p.output_len(), "output of {batch} images");
+        if let Some(r) = residual {
+            assert_eq!(r.len(), y.len(), "residual of {batch} images");
+        }
+        let need = self.scratch_len(batch);
+        assert!(scratch.len() >= need, "scratch: needs {need} floats, got {}", scratch.len());
+        let (oh, ow) = p.output();
+        let pixels = batch * oh * ow;
+        let res = residual.map_or(core::ptr::null(), <[f32]>::as_ptr);
+        let dest = Dest { c: y.as_mut_ptr(), ldc: p.c_out, res, ldr: p.c_out, act };
+        match &self.weights {
+            Weights::Panels { groups, .. } if self.algorithm == ConvAlgorithm::Pointwise => {
+                let b = groups[0].view();
+                // SAFETY: the lengths of `x`, `y` and the residual were checked above.
+                unsafe {
+                    gemm::run_rows(kernels.checked, x.as_ptr(), p.c_in, pixels, &b, &dest);
+                }
+            }
+            Weights::Panels { groups, zeros } => {
+                for (g, panels) in groups.iter().enumerate() {
+                    let (cin_g, cout_g) = (p.c_in / p.groups, p.c_out / p.groups);
+                    let mut dest = dest;
+                    // SAFETY: `g * cout_g < c_out`, so the pointers stay within the first pixel (no
+                    // pixels: they are not used).
+                    unsafe {
+                        if pixels > 0 {
+                            dest.c = dest.c.add(g * cout_g);
+                            if !dest.res.is_null() {
+                                dest.res = dest.res.add(g * cout_g);
+                            }
+                        }
+                    }
+                    Direct {
+                        isa: kernels.checked,
+                        p,
+                        pixels,
+                        x,
+                        channel: g * cin_g,
+                        b: panels.view(),
+                        zeros: zeros.as_ptr(),
+                        dest,
+                    }
+                    .run();
+                }
+            }
+        }
+    }
+}
+
+struct Direct<'a> {
+    isa: Checked,
+    p: &'a ConvParams,
+    pixels: usize,
+    x: &'a [f32],
+    channel: usize,
+    b: B,
+    zeros: *const f32,
+    dest: Dest,
+}
+
+impl Direct<'_> {
+    fn run(self) {
+        let p = self.p;
+        let mr = tile_rows(self.isa.isa());
+        let (oh, ow) = p.output();
+        let cin_g = p.c_in / p.groups;
+        let (kh, kw) = (p.kernel_h, p.kernel_w);
+        let taps = kh * kw;
+        // A kernel row is one run where its taps lie side by side and hold all channels.
+        let mergeable = p.dilation_w == 1 && p.groups == 1;
+        let mut table = [core::ptr::null::<f32>(); gemm::TABLE];
+        let mut tiles = [Tile::default(); gemm::TILES];
+        let chunk = (gemm::TABLE / (taps * mr)).clamp(1, gemm::TILES) * mr;
+        let base = self.x.as_ptr();
+        let mut pixel = 0;
+        while pixel < self.pixels {
+            let here = chunk.min(self.pixels - pixel);
+            let (count, height, higher) = split(here, mr);
+            let mut used = 0;
+            for (i, t) in tiles.iter_mut().enumerate().take(count) {
+                let rows = height + usize::from(i < higher);
+                // Top left tap of each row: image offset, and coordinates that may be negative.
+                let mut at = [(0usize, 0isize, 0isize); gemm::MR_MAX];
+                let mut inside = mergeable;
+                for (m, at) in at.iter_mut().enumerate().take(rows) {
+                    let q = pixel + m;
+                    let (n, rest) = (q / (oh * ow), q % (oh * ow));
+                    let (oy, ox) = (rest / ow, rest % ow);
+                    let y0 = (oy * p.stride_h) as isize - p.pad_top as isize;
+                    let x0 = (ox * p.stride_w) as isize - p.pad_left as isize;
+                    *at = (n * p.height * p.width * p.c_in + self.channel, y0, x0);
+                    inside &= y0 >= 0
+                        && x0 >= 0
+                        && y0 as usize + (kh - 1) * p.dilation_h < p.height
+                        && x0 as usize + kw <= p.width;
+                }
+                let (runs, run_len, step) =
+                    if inside { (kh, kw * cin_g, kw) } else { (taps, cin_g, 1) };
+                *t = Tile { row: pixel, rows, runs, run_len, table: used };
+                for r in 0..runs {
+                    let (ky, kx) = (r * step / kw, r * step % kw);
+                    for (m, &(image, y0, x0)) in at.iter().enumerate().take(rows) {
+                        let yy = y0 + (ky * p.dilation_h) as isize;
+                        let xx = x0 + (kx * p.dilation_w) as isize;
+                        let within = yy >= 0
+                            && xx >= 0
+                            && (yy as usize) < p.height
+                            && (xx as usize) < p.width;
+                        table[used + m] = if within {
+                            let offset = image + (yy as usize * p.width + xx as usize) * p.c_in;
+                            // SAFETY: the pixel is inside image `n` of `x`.
+                            unsafe { base.add(offset) }
+                        } else {
+                            self.zeros
+                        };
+                    }
+                    used += mr;
+                }
+                pixel += rows;
+            }
+            // SAFETY: every pointer of the table is to `run_len` floats: a pixel's channels of this
+            // group, a whole kernel row inside the image, or the row of zeros. Output rows are pixels
+            // `0..pixels`, whose lengths `run` checked.
+            unsafe {
+                gemm::run_tiles(self.isa, table.as_ptr(), &tiles[..count], &self.b, &self.dest);
+            }
+        }
+    }
+}

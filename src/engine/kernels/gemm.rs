@@ -1,0 +1,447 @@
+//! The register-tile kernel that convolutions and matrix products share, and its drivers.
+//!
+//! One tile computes `MR` rows of results by `NR` columns: `act(bias + sum A * B + residual)`. The
+//! columns of B are packed in panels of `NR`; the rows of A are read in place, by broadcast, through a
+//! table of pointers with one row of the table per run. A run is a stretch of A that is contiguous in
+//! memory: the whole row for a matrix product, one kernel row or one tap for a convolution. Since a
+//! convolution's border taps just point at a row of zeros, nothing is copied or padded.
+
+use super::activation::{Activation, Fused, apply_fused, apply_slice};
+use super::aligned::AlignedBuf;
+use super::isa::{Checked, Isa, Op};
+use super::simd::Simd;
+
+/// Most rows of a register tile, over all instruction sets.
+pub(super) const MR_MAX: usize = 12;
+/// Pointers in the table that a driver keeps on the stack.
+pub(super) const TABLE: usize = 2048;
+/// Tiles that a driver keeps on the stack.
+pub(super) const TILES: usize = 64;
+
+/// Columns of a panel for an instruction set.
+pub(super) fn panel_columns(isa: Isa) -> usize {
+    match isa {
+        Isa::Portable => 8,
+        Isa::Avx2 | Isa::Neon => 16,
+        Isa::Avx512 => 32,
+    }
+}
+
+/// Rows of a register tile for an instruction set.
+pub(super) fn tile_rows(isa: Isa) -> usize {
+    match isa {
+        Isa::Portable | Isa::Avx2 | Isa::Neon => 6,
+        Isa::Avx512 => 12,
+    }
+}
+
+/// A `k` x `n` matrix in panels, with a bias per column (zero where none was given).
+#[derive(Debug, Clone)]
+pub(super) struct Panels {
+    pub(super) data: AlignedBuf,
+    pub(super) bias: AlignedBuf,
+    pub(super) k: usize,
+    pub(super) n: usize,
+    pub(super) nr: usize,
+}
+
+impl Panels {
+    /// Packs the matrix whose element at row `i` and column `j` is `at(i, j)`.
+    pub(super) fn pack(
+        isa: Isa,
+        k: usize,
+        n: usize,
+        at: impl Fn(usize, usize) -> f32,
+        bias: Option<&[f32]>,
+    ) -> Panels {
+        let nr = panel_columns(isa);
+        let count = n.div_ceil(nr);
+        let mut data = AlignedBuf::zeroed(count * nr * k);
+        let mut padded = AlignedBuf::zeroed(count * nr);
+        if let Some(bias) = bias {
+            padded[..n].copy_from_slice(bias);
+        }
+        if k > 0 {
+            for (p, panel) in data.chunks_exact_mut(k * nr).enumerate() {
+                for (i, row) in panel.chunks_exact_mut(nr).enumerate() {
+                    for (j, x) in row.iter_mut().enumerate().take(n - p * nr) {
+                        *x = at(i, p * nr + j);
+                    }
+                }
+            }
+        }
+        Panels { data, bias: padded, k, n, nr }
+    }
+
+    /// The view that kernels take.
+    pub(super) fn view(&self) -> B {
+        B { data: self.data.as_ptr(), bias: self.bias.as_ptr(), k: self.k, n: self.n, nr: self.nr }
+    }
+}
+
+/// Packed panels, by pointer: `n.div_ceil(nr) * nr * k` floats, and a bias padded to whole panels.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct B {
+    pub(super) data: *const f32,
+    pub(super) bias: *const f32,
+    pub(super) k: usize,
+    pub(super) n: usize,
+    pub(super) nr: usize,
+}
+
+/// Where results go: row `i` begins at `c + i * ldc`. `res` is added before the activation, unless
+/// null.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Dest {
+    pub(super) c: *mut f32,
+    pub(super) ldc: usize,
+    pub(super) res: *const f32,
+    pub(super) ldr: usize,
+    pub(super) act: Activation,
+}
+
+/// Some rows that one register tile computes, and where their runs are in the pointer table: run `r`
+/// of row `m` at `table + r * MR + m`.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Tile {
+    pub(super) row: usize,
+    pub(super) rows: usize,
+    pub(super) runs: usize,
+    pub(super) run_len: usize,
+    pub(super) table: usize,
+}
+
+/// Splits `rows` into tiles of nearly equal height of at most `mr`: (tiles, height, how many tiles
+/// are one higher). A lone last row would cost nearly as much as a whole tile.
+#[inline(always)]
+pub(super) fn split(rows: usize, mr: usize) -> (usize, usize, usize) {
+    let tiles = rows.div_ceil(mr);
+    if tiles == 0 { (0, 0, 0) } else { (tiles, rows / tiles, rows % tiles) }
+}
+
+/// One register tile: `ROWS` rows by `NV` vectors.
+/// # Safety
+/// The table has `t.runs` rows, each with `ROWS` pointers valid for reading `t.run_len` floats; `b`
+/// has `t.runs * t.run_len * nr` floats; `bias` has `NV` vectors; rows `t.row ..` of `dest` are valid for
+/// `cols` floats, `cols` more than `(NV - 1) * LANES`, at most `NV * LANES`.
+#[inline(always)]
+unsafe fn tile<S: Simd, const ROWS: usize, const NV: usize>(
+    table: *const *const f32,
+    t: &Tile,
+    b: *const f32,
+    nr: usize,
+    bias: *const f32,
+    dest: &Dest,
+    col: usize,
+    cols: usize,
+    fused: Fused,
+) {
+    // SAFETY: all pointers below stay within what the caller promises; see each line's bound.
+    unsafe {
+        let mut acc = [[S::splat(0.0); NV]; ROWS];
+        for (v, bias_v) in (0..NV).map(|v| (v, S::load(bias.add(v * S::LANES)))) {
+            for row in &mut acc {
+                row[v] = bias_v;
+            }
+        }
+        let mut b = b;
+        let mut run = table.add(t.table);
+        for _ in 0..t.runs {
+            let mut a = [core::ptr::null::<f32>(); ROWS];
+            for (m, p) in a.iter_mut().enumerate() {
+                *p = *run.add(m);
+            }
+            run = run.add(S::MR);
+            for k in 0..t.run_len {
+                let mut bv = [S::splat(0.0); NV];
+                for (v, x) in bv.iter_mut().enumerate() {
+                    *x = S::load(b.add(v * S::LANES));
+                }
+                b = b.add(nr);
+                for m in 0..ROWS {
+                    let x = S::splat(*a[m].add(k));
+                    for v in 0..NV {
+                        acc[m][v] = S::fma(x, bv[v], acc[m][v]);
+                    }
+                }
+            }
+        }
+        let tail = cols - (NV - 1) * S::LANES;
+        for (m, row) in acc.iter().enumerate() {
+            let c = dest.c.add((t.row + m) * dest.ldc + col);
+            for (v, &x) in row.iter().enumerate() {
+                let whole = v + 1 < NV || tail == S::LANES;
+                let mut x = x;
+                if !dest.res.is_null() {
+                    let r = dest.res.add((t.row + m) * dest.ldr + col + v * S::LANES);
+                    let r = if whole { S::load(r) } else { S::load_part(r, tail) };
+                    x = S::add(x, r);
+                }
+                let x = apply_fused::<S>(fused, x);
+                let c = c.add(v * S::LANES);
+                if whole { S::store(c, x) } else { S::store_part(c, x, tail) }
+            }
+        }
+    }
+}
+
+/// One to three rows by several panels at once: enough independent sums to hide the latency of FMA
+/// and to keep several streams of weights in flight. Covers `NP` whole panels from column `col`.
+/// # Safety
+/// As [`tile`], with `b` the first of `NP` panels of `NP * nr` columns that all exist in `dest`.
+#[inline(always)]
+unsafe fn flat<S: Simd, const ROWS: usize, const NV: usize, const NP: usize>(
+    table: *const *const f32,
+    t: &Tile,
+    b: &B,
+    panel: usize,
+    dest: &Dest,
+    fused: Fused,
+) {
+    // SAFETY: as in `tile`.
+    unsafe {
+        let step = b.k * b.nr;
+        let first = b.data.add(panel * step);
+        let mut acc = [[[S::splat(0.0); NV]; NP]; ROWS];
+        for p in 0..NP {
+            for v in 0..NV {
+                let bias = S::load(b.bias.add((panel + p) * b.nr + v * S::LANES));
+                for row in &mut acc {
+                    row[p][v] = bias;
+                }
+            }
+        }
+        let mut run = table.add(t.table);
+        let mut at = 0;
+        for _ in 0..t.runs {
+            let mut a = [core::ptr::null::<f32>(); ROWS];
+            for (m, p) in a.iter_mut().enumerate() {
+                *p = *run.add(m);
+            }
+            run = run.add(S::MR);
+            for k in 0..t.run_len {
+                let mut x = [S::splat(0.0); ROWS];
+                for m in 0..ROWS {
+                    x[m] = S::splat(*a[m].add(k));
+                }
+                for p in 0..NP {
+                    for v in 0..NV {
+                        let w = S::load(first.add(p * step + at + v * S::LANES));
+                        for m in 0..ROWS {
+                            acc[m][p][v] = S::fma(x[m], w, acc[m][p][v]);
+                        }
+                    }
+                }
+                at += b.nr;
+            }
+        }
+        for (m, row) in acc.iter().enumerate() {
+            for (p, vs) in row.iter().enumerate() {
+                for (v, &x) in vs.iter().enumerate() {
+                    let col = (panel + p) * b.nr + v * S::LANES;
+                    let mut x = x;
+                    if !dest.res.is_null() {
+                        x = S::add(x, S::load(dest.res.add((t.row + m) * dest.ldr + col)));
+                    }
+                    S::store(dest.c.add((t.row + m) * dest.ldc + col), apply_fused::<S>(fused, x));
+                }
+            }
+        }
+    }
+}
+
+/// All panels for some tiles; panels outermost, so that a panel stays in cache over the tiles.
+/// # Safety
+/// As [`tile`], for every tile and panel; tiles have at most `S::MR` rows.
+#[inline(always)]
+unsafe fn tiles_by_panels<S: Simd, const NV: usize, const HALF: usize>(
+    table: *const *const f32,
+    tiles: &[Tile],
+    b: &B,
+    dest: &Dest,
+) {
+    let (fused, complete) = dest.act.fused();
+    let panels = b.n.div_ceil(b.nr);
+    let mut panel = 0;
+    // SAFETY: passes on the caller's promises; panels and columns stay within `b.n`.
+    unsafe {
+        if let [t] = tiles
+            && t.rows <= 3
+        {
+            let whole = b.n / b.nr;
+            macro_rules! flat {
+                ($rows:literal, $np:literal) => {
+                    while panel + $np <= whole {
+                        flat::<S, $rows, NV, $np>(table, t, b, panel, dest, fused);
+                        panel += $np;
+                    }
+                };
+            }
+            match t.rows {
+                1 => {
+                    flat!(1, 4);
+                    flat!(1, 2);
+                }
+                2 => flat!(2, 2),
+                _ => flat!(3, 2),
+            }
+        }
+        while panel < panels {
+            let col = panel * b.nr;
+            let cols = (b.n - col).min(b.nr);
+            let data = b.data.add(panel * b.k * b.nr);
+            let bias = b.bias.add(col);
+            macro_rules! rows {
+                ($t:expr, $nv:ident, $($r:literal)*) => {
+                    match $t.rows {
+                        $($r if $r <= S::MR => tile::<S, $r, $nv>(
+                            table, $t, data, b.nr, bias, dest, col, cols, fused,
+                        ),)*
+                        _ => {}
+                    }
+                };
+            }
+            // In between, narrower panels compute padding columns that are not stored.
+            if cols <= HALF * S::LANES && HALF < NV && cols > (HALF - 1) * S::LANES {
+                for t in tiles {
+                    rows!(t, HALF, 1 2 3 4 5 6 7 8 9 10 11 12);
+                }
+            } else if cols > (NV - 1) * S::LANES {
+                for t in tiles {
+                    rows!(t, NV, 1 2 3 4 5 6 7 8 9 10 11 12);
+                }
+            } else if NV > 2 {
+                narrow::<S, NV>(table, tiles, b, panel, dest, fused);
+            }
+            panel += 1;
+        }
+        if !complete {
+            for t in tiles {
+                for m in t.row..t.row + t.rows {
+                    apply_slice::<S>(dest.act, dest.c.add(m * dest.ldc), b.n);
+                }
+            }
+        }
+    }
+}
+
+/// The last panel where it has so few columns that no tile instance ends in its last vector (only
+/// with 4 vectors a panel): vector by vector.
+/// # Safety
+/// As [`tiles_by_panels`].
+#[inline(always)]
+unsafe fn narrow<S: Simd, const NV: usize>(
+    table: *const *const f32,
+    tiles: &[Tile],
+    b: &B,
+    panel: usize,
+    dest: &Dest,
+    fused: Fused,
+) {
+    // SAFETY: passes on the caller's promises; each call covers one vector's columns.
+    unsafe {
+        let mut col = panel * b.nr;
+        while col < b.n {
+            let cols = (b.n - col).min(S::LANES);
+            let data = b.data.add(panel * b.k * b.nr + (col - panel * b.nr));
+            for t in tiles {
+                macro_rules! rows {
+                    ($($r:literal)*) => {
+                        match t.rows {
+                            $($r if $r <= S::MR => tile::<S, $r, 1>(
+                                table, t, data, b.nr, b.bias.add(col), dest, col, cols, fused,
+                            ),)*
+                            _ => {}
+                        }
+                    };
+                }
+                rows!(1 2 3 4 5 6 7 8 9 10 11 12);
+            }
+            col += cols;
+        }
+    }
+}
+
+/// Some tiles by all panels: the one entry to the register tiles, so that they are compiled once per
+/// instruction set.
+struct RunTiles<'a> {
+    table: *const *const f32,
+    tiles: &'a [Tile],
+    b: &'a B,
+    dest: &'a Dest,
+}
+
+impl Op for RunTiles<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        // SAFETY: made only by `run_tiles`, with its caller's promise.
+        unsafe {
+            match S::NV {
+                2 => tiles_by_panels::<S, 2, 1>(self.table, self.tiles, self.b, self.dest),
+                _ => tiles_by_panels::<S, 4, 2>(self.table, self.tiles, self.b, self.dest),
+            }
+        }
+    }
+}
+
+/// Runs tiles over all panels.
+/// # Safety
+/// For every tile: the table has `runs` rows of `tile_rows(isa)` pointers from its `table`, the first
+/// `rows` of each valid for reading `run_len` floats; `runs * run_len == b.k`; its rows of `dest` are
+/// valid for `b.n` floats; it has at most `tile_rows(isa)` rows. `b` was packed for `isa`.
+pub(super) unsafe fn run_tiles(
+    isa: Checked,
+    table: *const *const f32,
+    tiles: &[Tile],
+    b: &B,
+    dest: &Dest,
+) {
+    isa.dispatch(RunTiles { table, tiles, b, dest });
+}
+
+/// A product of plain rows with packed panels: row `i` of A begins at `a + i * lda`.
+/// # Safety
+/// Rows `0..m` of A are readable over `b.k` floats; rows of `dest` writable over `b.n`. `b` was packed
+/// for `isa`.
+pub(super) unsafe fn run_rows(
+    isa: Checked,
+    a: *const f32,
+    lda: usize,
+    m: usize,
+    b: &B,
+    dest: &Dest,
+) {
+    let mr = tile_rows(isa.isa());
+    let mut table = [core::ptr::null::<f32>(); TILES * MR_MAX];
+    let mut tiles = [Tile::default(); TILES];
+    // Rows of A that stay in the second-level cache while all panels pass over them.
+    let chunk = (CHUNK_FLOATS / b.k.max(1)).clamp(mr * 4, mr * TILES);
+    let mut row = 0;
+    while row < m {
+        let here = chunk.min(m - row);
+        let (count, height, higher) = split(here, mr);
+        for (i, t) in tiles.iter_mut().enumerate().take(count) {
+            let rows = height + usize::from(i < higher);
+            *t = Tile { row, rows, runs: 1, run_len: b.k, table: i * mr };
+            for m in 0..rows {
+                // SAFETY: row `row + m` is one of A's.
+                table[i * mr + m] = unsafe { a.add((row + m) * lda) };
+            }
+            row += rows;
+        }
+        // SAFETY: the table was filled for these tiles from rows of A.
+        unsafe { run_tiles(isa, table.as_ptr(), &tiles[..count], b, dest) };
+    }
+}
+
+/// Floats of A that one pass over the panels covers: a quarter of a 512 KiB second-level cache.
+const CHUNK_FLOATS: usize = 32 * 1024;
+
+/// Checks that `rows` rows of `cols` floats at stride `ld` lie in a slice of `len`.
+#[track_caller]
+pub(super) fn check_rows(what: &str, len: usize, rows: usize, cols: usize, ld: usize) {
+    assert!(ld >= cols || rows <= 1, "{what}: row stride {ld} is less than the {cols} columns");
+    let need = if rows == 0 { 0 } else { (rows - 1) * ld + cols };
+    assert!(len >= need, "{what}: {rows} rows of {cols} at stride {ld} need {need} floats, got {len}");
+}

@@ -1,0 +1,211 @@
+//! The vector operations that kernels are written in, and their plain-Rust form.
+
+/// A vector instruction set. One source of every kernel serves all of them.
+///
+/// Methods on registers are safe to call as far as memory goes, but execute instructions of the set:
+/// they are reached only from [`Op::run`](super::isa::Op::run), which only
+/// [`Checked::dispatch`](super::isa::Checked::dispatch) calls with a set the processor has.
+pub(super) trait Simd: Copy + 'static {
+    /// A vector of `LANES` floats.
+    type V: Copy;
+    /// A lane mask: all bits of a lane, or none.
+    type M: Copy;
+    /// Floats in a vector.
+    const LANES: usize;
+    /// Vectors across one panel of packed weights: `NR = NV * LANES` output channels.
+    const NV: usize;
+    /// Most rows of the register tile of `NV` vectors.
+    const MR: usize;
+
+    /// All lanes `x`.
+    fn splat(x: f32) -> Self::V;
+    /// # Safety
+    /// `p` is valid for reading `LANES` floats.
+    unsafe fn load(p: *const f32) -> Self::V;
+    /// # Safety
+    /// `p` is valid for writing `LANES` floats.
+    unsafe fn store(p: *mut f32, v: Self::V);
+    /// The first `n < LANES` lanes from memory, the others zero.
+    /// # Safety
+    /// `p` is valid for reading `n` floats.
+    unsafe fn load_part(p: *const f32, n: usize) -> Self::V;
+    /// The first `n < LANES` lanes to memory.
+    /// # Safety
+    /// `p` is valid for writing `n` floats.
+    unsafe fn store_part(p: *mut f32, v: Self::V, n: usize);
+    /// `a + b`
+    fn add(a: Self::V, b: Self::V) -> Self::V;
+    /// `a - b`
+    fn sub(a: Self::V, b: Self::V) -> Self::V;
+    /// `a * b`
+    fn mul(a: Self::V, b: Self::V) -> Self::V;
+    /// `a / b`
+    fn div(a: Self::V, b: Self::V) -> Self::V;
+    /// `a * b + c`, fused where the set can.
+    fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// The lesser; `b` if either is NaN, or NaN.
+    fn min(a: Self::V, b: Self::V) -> Self::V;
+    /// The greater; `b` if either is NaN, or NaN.
+    fn max(a: Self::V, b: Self::V) -> Self::V;
+    /// Square root.
+    fn sqrt(a: Self::V) -> Self::V;
+    /// Nearest integer, ties to even.
+    fn round(a: Self::V) -> Self::V;
+    /// Absolute value.
+    fn abs(a: Self::V) -> Self::V;
+    /// Magnitude of `a`, sign of `b`.
+    fn copysign(a: Self::V, b: Self::V) -> Self::V;
+    /// `2^n` of integral `n` in -126..=127; garbage, never a trap, for others.
+    fn pow2(n: Self::V) -> Self::V;
+    /// `a < b`, false if either is NaN.
+    fn lt(a: Self::V, b: Self::V) -> Self::M;
+    /// `a == a`: false where NaN.
+    fn ordered(a: Self::V) -> Self::M;
+    /// `a` where the mask is set, else `b`.
+    fn select(m: Self::M, a: Self::V, b: Self::V) -> Self::V;
+    /// Sum of the lanes.
+    fn hsum(a: Self::V) -> f32;
+    /// Greatest lane, NaN lanes ignored or returned.
+    fn hmax(a: Self::V) -> f32;
+    /// Least lane, NaN lanes ignored or returned.
+    fn hmin(a: Self::V) -> f32;
+}
+
+/// Plain Rust with vectors of 4 floats, which compilers turn into whatever the target has.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Portable;
+
+const L: usize = 4;
+
+#[inline(always)]
+fn map(a: [f32; L], f: impl Fn(f32) -> f32) -> [f32; L] {
+    let mut out = a;
+    for x in &mut out {
+        *x = f(*x);
+    }
+    out
+}
+
+#[inline(always)]
+fn zip(a: [f32; L], b: [f32; L], f: impl Fn(f32, f32) -> f32) -> [f32; L] {
+    let mut out = a;
+    for (x, y) in out.iter_mut().zip(b) {
+        *x = f(*x, y);
+    }
+    out
+}
+
+impl Simd for Portable {
+    type V = [f32; L];
+    type M = [bool; L];
+    const LANES: usize = L;
+    const NV: usize = 2;
+    const MR: usize = 6;
+
+    #[inline(always)]
+    fn splat(x: f32) -> [f32; L] {
+        [x; L]
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> [f32; L] {
+        // SAFETY: the caller's promise; `read_unaligned` asks for no alignment.
+        unsafe { p.cast::<[f32; L]>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, v: [f32; L]) {
+        // SAFETY: the caller's promise; `write_unaligned` asks for no alignment.
+        unsafe { p.cast::<[f32; L]>().write_unaligned(v) }
+    }
+    #[inline(always)]
+    unsafe fn load_part(p: *const f32, n: usize) -> [f32; L] {
+        let mut out = [0.0; L];
+        for (i, x) in out.iter_mut().enumerate().take(n) {
+            // SAFETY: `i < n`, and the caller promises `n` readable floats.
+            *x = unsafe { *p.add(i) };
+        }
+        out
+    }
+    #[inline(always)]
+    unsafe fn store_part(p: *mut f32, v: [f32; L], n: usize) {
+        for (i, x) in v.iter().enumerate().take(n) {
+            // SAFETY: `i < n`, and the caller promises `n` writable floats.
+            unsafe { *p.add(i) = *x };
+        }
+    }
+    #[inline(always)]
+    fn add(a: [f32; L], b: [f32; L]) -> [f32; L] {
+        zip(a, b, |x, y| x + y)
+    }
+    #[inline(always)]
+    fn sub(a: [f32; L], b: [f32; L]) -> [f32; L] {
+        zip(a, b, |x, y| x - y)
+    }
+    #[inline(always)]
+    fn mul(a: [f32; L], b: [f32; L]) -> [f32; L] {
+        zip(a, b, |x, y| x * y)
+    }
+    #[inline(always)]
+    fn div(a: [f32; L], b: [f32; L]) -> [f32; L] {
+        zip(a, b, |x, y| x / y)
+    }
+    #[inline(always)]
+    fn fma(a: [f32; L], b: [f32; L], c: [f32; L]) -> [f32; L] {
+        // Two roundings: `mul_add` is a library call where the target has no FMA.
+        zip(zip(a, b, |x, y| x * y), c, |x, y| x + y)
+    }
+    #[inline(always)]
+    fn min(a: [f32; L], b: [f32; L]) -> [f32; L] {
+        zip(a, b, |x, y| if x < y { x } else { y })
+    }
+    #[inline(always)]
+    fn max(a: [f32; L], b: [f32; L]) -> [f32; L] {
+        zip(a, b, |x, y| if x > y { x } else { y })
+    }
+    #[inline(always)]
+    fn sqrt(a: [f32; L]) -> [f32; L] {
+        map(a, f32::sqrt)
+    }
+    #[inline(always)]
+    fn round(a: [f32; L]) -> [f32; L] {
+        // Adding and taking away 1.5 * 2^23 rounds at the last bit for |x| < 2^22; larger numbers
+        // reach here only where the result is clamped or discarded.
+        const MAGIC: f32 = 12_582_912.0;
+        map(a, |x| if x.abs() < 4_194_304.0 { (x + MAGIC) - MAGIC } else { x.round_ties_even() })
+    }
+    #[inline(always)]
+    fn abs(a: [f32; L]) -> [f32; L] {
+        map(a, f32::abs)
+    }
+    #[inline(always)]
+    fn copysign(a: [f32; L], b: [f32; L]) -> [f32; L] {
+        zip(a, b, f32::copysign)
+    }
+    #[inline(always)]
+    fn pow2(n: [f32; L]) -> [f32; L] {
+        map(n, |x| f32::from_bits(((x as i32).wrapping_add(127) as u32) << 23))
+    }
+    #[inline(always)]
+    fn lt(a: [f32; L], b: [f32; L]) -> [bool; L] {
+        core::array::from_fn(|i| a[i] < b[i])
+    }
+    #[inline(always)]
+    fn ordered(a: [f32; L]) -> [bool; L] {
+        core::array::from_fn(|i| !a[i].is_nan())
+    }
+    #[inline(always)]
+    fn select(m: [bool; L], a: [f32; L], b: [f32; L]) -> [f32; L] {
+        core::array::from_fn(|i| if m[i] { a[i] } else { b[i] })
+    }
+    #[inline(always)]
+    fn hsum(a: [f32; L]) -> f32 {
+        (a[0] + a[2]) + (a[1] + a[3])
+    }
+    #[inline(always)]
+    fn hmax(a: [f32; L]) -> f32 {
+        a.iter().fold(f32::NEG_INFINITY, |m, &x| if m > x { m } else { x })
+    }
+    #[inline(always)]
+    fn hmin(a: [f32; L]) -> f32 {
+        a.iter().fold(f32::INFINITY, |m, &x| if m < x { m } else { x })
+    }
+}

@@ -1,0 +1,213 @@
+//! Matrix products and convolutions.
+
+use super::reference::{ACTIVATIONS, Random, Sum, check, conv};
+use super::*;
+use proptest::prelude::*;
+
+fn product(m: usize, k: usize, n: usize, at: impl Fn(usize, usize, usize) -> f64) -> Vec<Sum> {
+    let mut out = vec![Sum::default(); m * n];
+    for i in 0..m {
+        for j in 0..n {
+            for kk in 0..k {
+                out[i * n + j].add(at(i, kk, j));
+            }
+        }
+    }
+    out
+}
+
+fn packed_case(m: usize, k: usize, n: usize, opts: u64, seed: u64) {
+    let mut r = Random::new(seed);
+    let transposed = opts & 1 == 1;
+    let (lda, ldc) = (k + (opts as usize >> 1 & 3), n + (opts as usize >> 3 & 3));
+    let act = ACTIVATIONS[opts as usize % ACTIVATIONS.len()];
+    let (a, b) = (r.vec(m * lda), r.vec(k * n));
+    let bias = (opts & 32 != 0).then(|| r.vec(n));
+    let res = (opts & 64 != 0).then(|| r.vec(m * n));
+    let mut want = product(m, k, n, |i, kk, j| {
+        f64::from(a[i * lda + kk]) * f64::from(if transposed { b[j * k + kk] } else { b[kk * n + j] })
+    });
+    for (i, w) in want.iter_mut().enumerate() {
+        w.add(bias.as_ref().map_or(0.0, |b| b[i % n].into()));
+        w.add(res.as_ref().map_or(0.0, |r| r[i].into()));
+    }
+    for kernels in all() {
+        let w = PackedMatMul::new(&kernels, k, n, &b, transposed, bias.as_deref());
+        let mut c = vec![f32::NAN; m * ldc];
+        w.run(&kernels, m, &a, lda, res.as_deref(), act, &mut c, ldc);
+        let what = format!("{} {m}x{k}x{n} {act:?}", kernels.isa().name());
+        let dense: Vec<f32> = c.chunks(ldc.max(1)).flat_map(|row| &row[..n]).copied().collect();
+        check(&what, &dense, &want, act, 2e-6);
+        for row in c.chunks(ldc) {
+            assert!(row[n..].iter().all(|x| x.is_nan()), "{what}: wrote between the rows");
+        }
+        // A row alone has the same bits as in a batch.
+        let mut alone = vec![0.0; n];
+        for i in 0..m {
+            let res = res.as_ref().map(|r| &r[i * n..][..n]);
+            w.run(&kernels, 1, &a[i * lda..], lda, res, act, &mut alone, n);
+            let same = alone.iter().zip(&dense[i * n..]).all(|(x, y)| x.to_bits() == y.to_bits());
+            assert!(same, "{what}: row {i} differs when computed alone");
+        }
+    }
+}
+
+fn dynamic_case(m: usize, k: usize, n: usize, opts: u64, seed: u64) {
+    let mut r = Random::new(seed);
+    let b_transposed = opts & 1 == 1;
+    let ldb = if b_transposed { k } else { n } + (opts as usize >> 5 & 3);
+    let p = MatMulParams {
+        m,
+        k,
+        n,
+        lda: k + (opts as usize >> 1 & 3),
+        ldb,
+        ldc: n + (opts as usize >> 3 & 3),
+        b_transposed,
+        alpha: 0.5 + r.next().abs(),
+        act: ACTIVATIONS[opts as usize % ACTIVATIONS.len()],
+    };
+    let a = r.vec(m * p.lda);
+    let b = r.vec(if b_transposed { n } else { k } * ldb);
+    let want = product(m, k, n, |i, kk, j| {
+        let b = if b_transposed { b[j * ldb + kk] } else { b[kk * ldb + j] };
+        f64::from(p.alpha) * f64::from(a[i * p.lda + kk]) * f64::from(b)
+    });
+    for kernels in all() {
+        let mut scratch = vec![f32::NAN; matmul_scratch_len(&kernels, &p)];
+        let mut c = vec![f32::NAN; m * p.ldc];
+        matmul(&kernels, &p, &a, &b, &mut c, &mut scratch);
+        let dense: Vec<f32> = c.chunks(p.ldc).flat_map(|row| &row[..n]).copied().collect();
+        check(&format!("{} {p:?}", kernels.isa().name()), &dense, &want, p.act, 2e-6);
+    }
+}
+
+fn conv_case(p: ConvParams, batch: usize, opts: u64, seed: u64) {
+    let mut r = Random::new(seed);
+    let act = ACTIVATIONS[opts as usize % ACTIVATIONS.len()];
+    let x = r.vec(batch * p.input_len());
+    let w = r.vec(p.c_out * p.c_in / p.groups * p.kernel_h * p.kernel_w);
+    let bias = (opts & 1 != 0).then(|| r.vec(p.c_out));
+    let res = (opts & 2 != 0).then(|| r.vec(batch * p.output_len()));
+    let want = conv(&p, batch, &x, &w, bias.as_deref(), res.as_deref());
+    for kernels in all() {
+        let c = Conv2d::new(&kernels, p, &w, bias.as_deref()).expect("valid");
+        let what = format!("{} {:?} x{batch} {act:?} {p:?}", kernels.isa().name(), c.algorithm());
+        let mut y = vec![f32::NAN; batch * p.output_len()];
+        let mut scratch = vec![f32::NAN; c.scratch_len(batch)];
+        c.run(&kernels, batch, &x, res.as_deref(), act, &mut y, &mut scratch);
+        check(&what, &y, &want, act, 3e-6);
+        // An image alone has the same bits as in the batch.
+        let (xi, yi) = (p.input_len(), p.output_len());
+        let mut alone = vec![f32::NAN; yi];
+        for n in 0..batch {
+            let res = res.as_ref().map(|r| &r[n * yi..][..yi]);
+            c.run(&kernels, 1, &x[n * xi..][..xi], res, act, &mut alone, &mut scratch);
+            let same = alone.iter().zip(&y[n * yi..]).all(|(x, y)| x.to_bits() == y.to_bits());
+            assert!(same, "{what}: image {n} differs when computed alone");
+        }
+    }
+}
+
+/// Pads, strides and dilations from the bits of `g`, kept so that at least one pixel comes out.
+fn geometry(
+    hw: (usize, usize),
+    channels: (usize, usize),
+    kernel: (usize, usize),
+    groups: usize,
+    g: u64,
+) -> ConvParams {
+    let bits = |at: u32, n: u64| (g >> at) as usize % n as usize;
+    let mut p = ConvParams::new(hw, (channels.0 * groups, channels.1 * groups), kernel);
+    p.groups = groups;
+    (p.stride_h, p.stride_w) = (1 + bits(0, 3), 1 + bits(2, 3));
+    (p.dilation_h, p.dilation_w) = (1 + bits(4, 2), 1 + bits(5, 3) / 2);
+    (p.pad_top, p.pad_left) = (bits(8, 4), bits(10, 4));
+    (p.pad_bottom, p.pad_right) = (bits(12, 4), bits(14, 4));
+    p.height = p.height.max(p.dilation_h * (p.kernel_h - 1) + 1);
+    p.width = p.width.max(p.dilation_w * (p.kernel_w - 1) + 1);
+    p
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn packed_matmul(m in 1usize..40, k in 0usize..70, n in 1usize..90, opts in any::<u64>(), seed in any::<u64>()) {
+        packed_case(m, k, n, opts, seed);
+    }
+
+    #[test]
+    fn dynamic_matmul(m in 1usize..40, k in 0usize..40, n in 1usize..70, opts in any::<u64>(), seed in any::<u64>()) {
+        dynamic_case(m, k, n, opts, seed);
+    }
+
+    #[test]
+    fn convolution(
+        hw in (1usize..12, 1usize..14), channels in (1usize..20, 1usize..36), kernel in (1usize..6, 1usize..6),
+        groups in 1usize..4, batch in 1usize..4, g in any::<u64>(), opts in any::<u64>(), seed in any::<u64>(),
+    ) {
+        conv_case(geometry(hw, channels, kernel, groups, g), batch, opts, seed);
+    }
+
+    #[test]
+    fn pointwise_convolution(
+        hw in (1usize..12, 1usize..14), channels in (1usize..40, 1usize..50), batch in 1usize..4, opts in any::<u64>(),
+        seed in any::<u64>(),
+    ) {
+        conv_case(ConvParams::new(hw, channels, (1, 1)), batch, opts, seed);
+    }
+}
+
+#[test]
+fn every_tile_height_and_column_tail() {
+    for m in 1..=14 {
+        for n in 1..=34 {
+            packed_case(m, 5, n, (m * 7 + n) as u64, (m * 100 + n) as u64);
+        }
+    }
+}
+
+#[test]
+fn more_rows_than_a_chunk() {
+    packed_case(900, 3, 17, 0, 1);
+    packed_case(70, 2000, 5, 96, 2);
+}
+
+#[test]
+fn nan_and_infinity_propagate() {
+    for kernels in all() {
+        for act in ACTIVATIONS {
+            let w = PackedMatMul::new(&kernels, 3, 20, &[1.0; 60], false, None);
+            let mut c = vec![0.0; 9 * 20];
+            let mut a = vec![1.0; 27];
+            a[3 * 4] = f32::NAN;
+            w.run(&kernels, 9, &a, 3, None, act, &mut c, 20);
+            for (i, row) in c.chunks(20).enumerate() {
+                assert!(row.iter().all(|x| x.is_nan() == (i == 4)), "{kernels:?} {act:?} row {i}");
+            }
+        }
+        let w = PackedMatMul::new(&kernels, 1, 1, &[1.0], false, None);
+        let mut c = [0.0];
+        w.run(&kernels, 1, &[f32::INFINITY], 1, None, Activation::None, &mut c, 1);
+        assert_eq!(c[0], f32::INFINITY);
+    }
+}
+
+#[test]
+fn bad_geometry_is_a_typed_error() {
+    let kernels = Kernels::best();
+    let mut p = ConvParams::new((4, 4), (4, 6), (3, 3));
+    p.groups = 3;
+    assert!(matches!(Conv2d::new(&kernels, p, &[], None), Err(KernelError::Geometry(_))));
+    p.groups = 2;
+    assert_eq!(
+        Conv2d::new(&kernels, p, &[0.0; 7], None).unwrap_err(),
+        KernelError::Length { what: "weights", want: 108, got: 7 }
+    );
+    let p = ConvParams::new((64, 64), (1, 1), (40, 40));
+    assert!(matches!(
+        Conv2d::new(&kernels, p, &[0.0; 1600], None),
+        Err(KernelError::Taps { taps: 1600, .. })
+    ));
+}
