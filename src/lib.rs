@@ -27,6 +27,8 @@ pub mod batch;
 #[allow(unsafe_code)] // engine/kernels only; a test enforces it
 pub mod engine;
 #[cfg(feature = "std")]
+pub mod lab;
+#[cfg(feature = "std")]
 pub mod metrics;
 #[cfg(feature = "std")]
 pub mod model;

@@ -1,1 +1,271 @@
+use super::*;
+use crate::engine::fake::{FakeCompute, FakeEngine, FakeFault};
+use crate::model::signature::{Signature, TensorSpec};
+use crate::queue::{Failure, Refusal};
+use crate::units::DType;
+use crate::worker::IdleStrategy;
+use std::time::Duration;
 
+const BAD_ROW: u8 = 0xEE;
+const PANIC_ROW: u8 = 0xDD;
+
+fn setup(name: &str, row_bytes: usize, sizes: &[usize], per_run: Duration) -> ModelSetup {
+    let tensor =
+        |name: &str| TensorSpec { name: name.into(), dtype: DType::U8, row_shape: vec![row_bytes] };
+    let signature =
+        Signature { inputs: vec![tensor("x")], outputs: vec![tensor("y")], batched: true };
+    let compute = FakeCompute { per_run, per_row: Duration::ZERO };
+    let engine = FakeEngine::new(signature, sizes, compute)
+        .unwrap()
+        .with_fault(FakeFault { error_marker: Some(BAD_ROW), panic_marker: Some(PANIC_ROW) });
+    ModelSetup {
+        name: name.into(),
+        engine: Arc::new(engine),
+        batch: BatchSettings {
+            max_batch_size: *sizes.last().unwrap() as u32,
+            preferred_batch_size: Default::default(),
+            max_queue_delay: Micros(0),
+        },
+        max_queue_size: 64,
+        max_request_rows: Rows(4),
+        priority_levels: 2,
+        default_priority: Priority(2),
+        default_timeout: Micros(0),
+        weight: 1,
+        cores: None,
+        labels: Vec::new(),
+    }
+}
+
+fn runtime(setups: Vec<ModelSetup>) -> Runtime {
+    setups.into_iter().fold(Runtime::builder().unpinned(2), |b, s| b.model(s)).build().unwrap()
+}
+
+fn ask(model: &ModelHandle, byte: u8, rows: usize) -> Result<Answer, InferError> {
+    let mut request = model.request(rows)?;
+    request.input_bytes_mut(0)?.fill(byte);
+    request.infer()
+}
+
+#[test]
+fn answers_carry_their_own_rows() {
+    let rt = runtime(vec![setup("echo", 24, &[1, 2, 4, 8], Duration::from_micros(20))]);
+    std::thread::scope(|s| {
+        for client in 0..4u8 {
+            let model = rt.client().model("echo").unwrap();
+            s.spawn(move || {
+                for n in 0..500u32 {
+                    let byte = (n % 50) as u8 * 4 + client;
+                    let rows = 1 + n as usize % 4;
+                    let answer = ask(&model, byte, rows).unwrap();
+                    let output = answer.output::<u8>(0).unwrap();
+                    assert_eq!(output.len(), rows * 24);
+                    assert!(output.iter().all(|&b| b == byte));
+                    assert!(answer.receipt().batch_size.0 as usize >= rows);
+                }
+            });
+        }
+    });
+    let stats = rt.stats();
+    assert_eq!(stats.models[0].inference_request_success, 2_000);
+    assert_eq!(stats.models[0].request.count, 2_000);
+    assert_eq!(stats.models[0].outstanding, 0);
+    assert!(stats.prometheus().contains("corelane_inference_request_success{model=\"echo\"} 2000"));
+}
+
+#[test]
+fn a_bad_row_fails_alone_and_a_panic_does_not_end_the_worker() {
+    let rt = runtime(vec![setup("echo", 8, &[1, 8], Duration::from_millis(2))]);
+    let model = rt.client().model("echo").unwrap();
+    for marker in [BAD_ROW, PANIC_ROW] {
+        for round in 0..5 {
+            // While two workers are busy with these, the rest queue up and form batches.
+            let mut pending = Vec::new();
+            for n in 0..12u8 {
+                let mut request = model.request(1).unwrap();
+                let bad = n == 5 || n == 9;
+                request.input_bytes_mut(0).unwrap().fill(if bad { marker } else { n });
+                pending.push((bad, n, request.submit().unwrap()));
+            }
+            for (bad, n, p) in pending {
+                match p.wait() {
+                    Ok(answer) => {
+                        assert!(!bad, "round {round}");
+                        assert!(answer.output::<u8>(0).unwrap().iter().all(|&b| b == n));
+                    }
+                    Err(InferError::Failed(failure)) => {
+                        let expected = if marker == BAD_ROW {
+                            Failure::ModelFailed
+                        } else {
+                            Failure::ModelPanicked
+                        };
+                        assert!(bad && failure == expected, "round {round}: {failure:?}");
+                    }
+                    Err(other) => panic!("{other}"),
+                }
+            }
+        }
+    }
+    let stats = rt.stats();
+    assert_eq!(stats.models[0].inference_request_failure["model_failed"], 10);
+    assert_eq!(stats.models[0].inference_request_failure["model_panicked"], 10);
+    assert!(stats.workers.iter().map(|w| w.rebuilds).sum::<u64>() >= 10);
+}
+
+#[test]
+fn an_expired_request_is_answered_before_the_running_batch_ends() {
+    let mut slow = setup("slow", 8, &[1], Duration::from_millis(100));
+    slow.max_queue_size = 8;
+    let rt = Runtime::builder().unpinned(1).model(slow).build().unwrap();
+    let model = rt.client().model("slow").unwrap();
+    let running = model.request(1).unwrap().submit().unwrap();
+    while rt.stats().models[0].queued > 0 {
+        std::thread::yield_now();
+    }
+    // 60 ms is more than nothing waiting plus... the estimate sees only what waits, and one run.
+    let refused = model.request(1).unwrap().timeout(Micros(60_000)).submit().unwrap_err();
+    assert!(
+        matches!(
+            refused,
+            InferError::Refused(Refusal::DeadlineUnmeetable { given_us: 60_000, .. })
+        ),
+        "{refused:?}"
+    );
+    let began = clock::now();
+    let expired = model.request(1).unwrap().timeout(Micros(103_000));
+    // A request ahead of it makes its wait too long only after it was accepted.
+    let ahead = model.request(1).unwrap().priority(Priority(1));
+    let expired = expired.submit().unwrap();
+    let ahead = ahead.submit().unwrap();
+    assert_eq!(expired.wait().unwrap_err(), InferError::Failed(Failure::DeadlineExpired));
+    let waited = clock::now().since(began);
+    assert!(waited >= Nanos(103_000_000));
+    assert!(running.wait().is_ok());
+    assert!(ahead.wait().is_ok());
+    assert_eq!(rt.stats().models[0].inference_request_failure["deadline_expired"], 1);
+}
+
+#[test]
+fn drain_answers_all_that_was_accepted_and_refuses_the_rest() {
+    let rt = runtime(vec![setup("echo", 8, &[1, 4], Duration::from_millis(1))]);
+    let model = rt.client().model("echo").unwrap();
+    let pending: Vec<_> = (0..40).map(|_| model.request(1).unwrap().submit().unwrap()).collect();
+    let report = rt.drain(Duration::from_secs(10));
+    assert_eq!(report, DrainReport { clean: true, left: 0 });
+    for p in pending {
+        assert!(p.wait().is_ok());
+    }
+    assert_eq!(model.request(1).unwrap_err(), InferError::Refused(Refusal::ShuttingDown));
+}
+
+#[test]
+fn cancelled_requests_do_not_run_and_their_slots_come_back() {
+    let mut slow = setup("slow", 8, &[1], Duration::from_millis(30));
+    slow.max_queue_size = 4;
+    let rt = Runtime::builder().unpinned(1).model(slow).build().unwrap();
+    let model = rt.client().model("slow").unwrap();
+    let before = rt.stats().models[0].exec_count;
+    let running = model.request(1).unwrap().submit().unwrap();
+    while rt.stats().models[0].queued > 0 {
+        std::thread::yield_now();
+    }
+    let waiting: Vec<_> = (0..4).map(|_| model.request(1).unwrap().submit().unwrap()).collect();
+    for w in waiting {
+        assert!(w.cancel());
+    }
+    // Its place is free at once; its slot as soon as the worker comes by.
+    assert!(running.wait().is_ok());
+    for _ in 0..20 {
+        assert!(ask(&model, 1, 1).is_ok());
+    }
+    let stats = rt.stats();
+    assert_eq!(stats.models[0].exec_count - before, 21);
+    assert_eq!(stats.models[0].inference_request_failure["cancelled"], 4);
+}
+
+#[test]
+fn a_busy_model_does_not_starve_another() {
+    let busy = setup("busy", 8, &[1], Duration::from_millis(1));
+    let quiet = setup("quiet", 8, &[1], Duration::from_micros(100));
+    let rt = Runtime::builder().unpinned(1).model(busy).model(quiet).build().unwrap();
+    let (busy, quiet) = (rt.client().model("busy").unwrap(), rt.client().model("quiet").unwrap());
+    let backlog: Vec<_> = (0..60).map(|_| busy.request(1).unwrap().submit().unwrap()).collect();
+    for _ in 0..10 {
+        assert!(ask(&quiet, 1, 1).is_ok());
+    }
+    // Ten answers of the quiet model came while the busy one still had a backlog.
+    assert!(rt.stats().models[0].queued > 20, "{}", rt.stats().models[0].queued);
+    for b in backlog {
+        assert!(b.wait().is_ok());
+    }
+}
+
+#[test]
+fn every_idle_strategy_serves() {
+    for idle in [IdleStrategy::Park, IdleStrategy::SpinUs(Micros(20)), IdleStrategy::Adaptive] {
+        let rt = Runtime::builder()
+            .unpinned(1)
+            .idle(idle)
+            .model(setup("echo", 8, &[1], Duration::ZERO))
+            .build()
+            .unwrap();
+        let model = rt.client().model("echo").unwrap();
+        for n in 0..200 {
+            assert!(ask(&model, n as u8, 1).is_ok());
+            if n % 50 == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        let stats = rt.stats();
+        assert!(stats.workers[0].parks > 0, "{idle:?} sleeps when nothing comes");
+        assert_eq!(stats.workers[0].spin_ns > 0, idle != IdleStrategy::Park);
+    }
+}
+
+#[test]
+fn cores_that_are_not_allowed_are_named() {
+    let none = CoreId(1_000);
+    let built =
+        Runtime::builder().cores([none]).model(setup("echo", 8, &[1], Duration::ZERO)).build();
+    let Err(error) = built else { panic!("core 1000 was allowed") };
+    let text = error.to_string();
+    assert!(text.contains("cores 1000 are wanted"), "{text}");
+    let allowed = crate::sys::affinity::allowed().unwrap();
+    assert!(text.contains(&crate::sys::affinity::core_list(&allowed)), "{text}");
+}
+
+#[test]
+fn workers_are_pinned_and_named() {
+    let core = *crate::sys::affinity::allowed().unwrap().last().unwrap();
+    let rt = Runtime::builder()
+        .cores([core])
+        .model(setup("echo", 8, &[1], Duration::ZERO))
+        .build()
+        .unwrap();
+    assert_eq!(rt.stats().workers[0].core, Some(core.0));
+    let named = std::fs::read_dir("/proc/self/task").unwrap().flatten().any(|task| {
+        let comm = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+        let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        comm.trim() == "cl-worker-0"
+            && status.lines().any(|l| l == format!("Cpus_allowed_list:\t{}", core.0))
+    });
+    assert!(named);
+}
+
+#[test]
+fn contradictions_are_refused() {
+    let echo = || setup("echo", 8, &[1], Duration::ZERO);
+    let fails = |b: RuntimeBuilder, part: &str| {
+        let Err(error) = b.build() else { panic!("built in spite of: {part}") };
+        assert!(error.to_string().contains(part), "{error}");
+    };
+    fails(Runtime::builder().unpinned(1), "models: 0 asked for");
+    fails(Runtime::builder().unpinned(0).model(echo()), "workers: 0 asked for");
+    fails(Runtime::builder().unpinned(1).model(echo()).model(echo()), "two models are called");
+    let mut elsewhere = echo();
+    elsewhere.cores = Some(vec![CoreId(77)]);
+    fails(Runtime::builder().unpinned(1).model(elsewhere), "names core 77");
+    let mut large = echo();
+    large.max_queue_size = 1 << 20;
+    fails(Runtime::builder().unpinned(1).model(large), "the limit is 4096");
+}

@@ -1,0 +1,144 @@
+//! The floors: what the machine does without us, with threads placed alike.
+
+use crate::sys::affinity;
+use crate::sys::clock;
+use crate::sys::futex::WaitWord;
+use crate::sys::sync::{Arc, AtomicBool, Ordering, spin_turn};
+use crate::units::CoreId;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+/// How a thread waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waiting {
+    /// Asleep on a futex.
+    Parked,
+    /// Spinning.
+    Spinning,
+}
+
+/// Runs `f` on a thread of its own, pinned to `core`, and returns what it returns.
+///
+/// # Errors
+/// The pin did not take.
+///
+/// # Panics
+/// If `f` does.
+pub fn on_core<R: Send>(
+    core: CoreId,
+    f: impl FnOnce() -> R + Send,
+) -> Result<R, affinity::AffinityError> {
+    std::thread::scope(|s| {
+        let thread = s.spawn(move || {
+            let _pinned = affinity::pin(core)?;
+            Ok(f())
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn await_value(word: &WaitWord, not: u32, waiting: Waiting) -> u32 {
+    loop {
+        let value = word.atomic().load(Ordering::Acquire);
+        if value != not {
+            return value;
+        }
+        match waiting {
+            Waiting::Parked => word.wait(not, None),
+            Waiting::Spinning => spin_turn(),
+        }
+    }
+}
+
+fn set(word: &WaitWord, value: u32, waiting: Waiting) {
+    word.atomic().store(value, Ordering::Release);
+    if waiting == Waiting::Parked {
+        word.wake(1);
+    }
+}
+
+/// Round trips of a bare two-thread ping-pong, each in nanoseconds.
+///
+/// # Errors
+/// A pin did not take.
+pub fn ping_pong(
+    client: CoreId,
+    server: CoreId,
+    waiting: Waiting,
+    iterations: usize,
+) -> Result<Vec<u64>, affinity::AffinityError> {
+    const END: u32 = u32::MAX;
+    let (ping, pong) = (Arc::new(WaitWord::new(0)), Arc::new(WaitWord::new(0)));
+    let (their_ping, their_pong) = (ping.clone(), pong.clone());
+    let (ready, started) = std::sync::mpsc::channel();
+    let partner = std::thread::spawn(move || {
+        let pinned = affinity::pin(server);
+        let ok = pinned.is_ok();
+        let _ = ready.send(pinned.map(drop));
+        let mut seen = 0;
+        while ok {
+            seen = await_value(&their_ping, seen, waiting);
+            if seen == END {
+                return;
+            }
+            set(&their_pong, seen, waiting);
+        }
+    });
+    started.recv().unwrap_or(Err(affinity::AffinityError::Unreadable(0)))?;
+    let times = on_core(client, || {
+        let mut times = Vec::with_capacity(iterations);
+        for n in 1..=iterations as u32 {
+            let start = clock::now();
+            set(&ping, n, waiting);
+            await_value(&pong, n - 1, waiting);
+            times.push(clock::now().since(start).0);
+        }
+        times
+    });
+    set(&ping, END, Waiting::Parked);
+    let _ = partner.join();
+    times
+}
+
+/// Round trips of a raw blocking Unix socket echo of `bytes` bytes each way, in nanoseconds.
+///
+/// # Errors
+/// A pin did not take, or the socket failed.
+pub fn unix_echo(
+    client: CoreId,
+    server: CoreId,
+    bytes: usize,
+    iterations: usize,
+) -> Result<Vec<u64>, Box<dyn std::error::Error + Send + Sync>> {
+    let (mut near, mut far) = UnixStream::pair()?;
+    let ok = Arc::new(AtomicBool::new(false));
+    let echo = std::thread::spawn(move || -> Result<(), affinity::AffinityError> {
+        let _pinned = affinity::pin(server)?;
+        let mut buffer = vec![0u8; bytes];
+        while far.read_exact(&mut buffer).is_ok() {
+            if far.write_all(&buffer).is_err() {
+                break;
+            }
+        }
+        Ok(())
+    });
+    let times = on_core(client, || -> std::io::Result<Vec<u64>> {
+        let (request, mut answer) = (vec![7u8; bytes], vec![0u8; bytes]);
+        let mut times = Vec::with_capacity(iterations);
+        for _ in 0..iterations {
+            let start = clock::now();
+            near.write_all(&request)?;
+            near.read_exact(&mut answer)?;
+            times.push(clock::now().since(start).0);
+        }
+        ok.store(answer == request, Ordering::Relaxed);
+        drop(near);
+        Ok(times)
+    })??;
+    match echo.join() {
+        Ok(pinned) => pinned?,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+    assert!(ok.load(Ordering::Relaxed), "the echo returned other bytes");
+    Ok(times)
+}

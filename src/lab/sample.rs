@@ -1,0 +1,68 @@
+//! Repeated measurements and what is said of them.
+
+use serde::Serialize;
+
+/// A figure over several repeats: median, least and largest. Never a single number.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Spread {
+    /// Median over the repeats.
+    pub median: f64,
+    /// Least.
+    pub min: f64,
+    /// Largest.
+    pub max: f64,
+    /// How many repeats.
+    pub repeats: usize,
+}
+
+impl Spread {
+    /// Of at least one value.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn of(values: &[f64]) -> Spread {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let n = sorted.len();
+        assert!(n > 0, "a spread of nothing");
+        let median =
+            if n % 2 == 1 { sorted[n / 2] } else { (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0 };
+        Spread { median, min: sorted[0], max: sorted[n - 1], repeats: n }
+    }
+
+    /// Of the ratios of pairs measured in the same repeat.
+    ///
+    /// # Panics
+    /// If there is none, or the lengths differ.
+    pub fn of_ratios(ours: &[f64], floor: &[f64]) -> Spread {
+        assert_eq!(ours.len(), floor.len(), "ratios are of pairs");
+        let ratios: Vec<f64> = ours.iter().zip(floor).map(|(a, b)| a / b).collect();
+        Spread::of(&ratios)
+    }
+}
+
+/// The `permille`-th percentile of `values` (nearest rank); sorts them.
+///
+/// # Panics
+/// If there is none.
+pub fn percentile(values: &mut [u64], permille: usize) -> u64 {
+    values.sort_unstable();
+    let rank = (values.len() * permille).div_ceil(1000).max(1);
+    values[rank - 1]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spread_and_percentile() {
+        let s = Spread::of(&[3.0, 1.0, 2.0, 10.0]);
+        assert_eq!((s.median, s.min, s.max, s.repeats), (2.5, 1.0, 10.0, 4));
+        assert_eq!(Spread::of_ratios(&[2.0, 6.0], &[1.0, 2.0]).median, 2.5);
+        let mut v: Vec<u64> = (1..=1000).rev().collect();
+        assert_eq!(percentile(&mut v, 500), 500);
+        assert_eq!(percentile(&mut v, 999), 999);
+        assert_eq!(percentile(&mut v, 1000), 1000);
+    }
+}
