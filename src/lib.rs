@@ -24,6 +24,8 @@ pub mod sys;
 #[cfg(feature = "std")]
 pub mod batch;
 #[cfg(feature = "std")]
+pub mod config;
+#[cfg(feature = "std")]
 #[allow(unsafe_code)] // engine/kernels only; a test enforces it
 pub mod engine;
 #[cfg(feature = "std")]
@@ -36,4 +38,5 @@ pub mod model;
 pub mod runtime;
 #[cfg(feature = "std")]
 pub mod worker;
+#[cfg(feature = "std")]
 pub mod toml_errors;

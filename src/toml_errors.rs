@@ -325,6 +325,21 @@ impl<'d> Table<'d> {
         }
     }
 
+    /// Text, or a table.
+    ///
+    /// # Errors
+    /// `WrongType`.
+    pub fn text_or_table(&self, key: &str) -> Result<Option<Result<String, Table<'d>>>, TomlError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        match value.get_ref() {
+            DeValue::String(text) => Ok(Some(Ok(text.to_string()))),
+            DeValue::Table(_) => {
+                self.table_of(key, self.full_key(key), value).map(|t| Some(Err(t)))
+            }
+            _ => Err(self.wrong(key, value, "text or a table")),
+        }
+    }
+
     /// Text, or a list of whole numbers within `min` to `max`.
     ///
     /// # Errors

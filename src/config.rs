@@ -1,0 +1,462 @@
+//! `corelane.toml`: what `corelane serve --config` reads.
+//!
+//! ```toml
+//! [[model]]
+//! path = "models/magika"          # relative to this file
+//!
+//! [listen]
+//! unix = "/run/corelane.sock"
+//! ```
+//!
+//! [`KEYS`] lists every key; a test holds it against the parser and against the defaults.
+
+use crate::limits::{
+    MODELS_MAX, QUEUE_DELAY_US_MAX, SLOTS_PER_MODEL_MAX, TIMEOUT_US_MAX, WORKERS_MAX,
+};
+use crate::runtime::ModelSetup;
+use crate::toml_errors::{Document, Table, TomlError};
+use crate::units::{CoreId, Micros};
+use crate::worker::IdleStrategy;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Longest time that a worker may be told to spin before it sleeps, in microseconds (one second).
+const SPIN_US_MAX: u64 = 1_000_000;
+/// Longest `drain_timeout_ms`, in milliseconds (one hour).
+const DRAIN_MS_MAX: u64 = 3_600_000;
+/// Largest `weight`.
+const WEIGHT_MAX: u64 = 1_000_000;
+
+/// One key of the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyDoc {
+    /// The table that it lies in; empty for the outermost.
+    pub table: &'static str,
+    /// Its name.
+    pub key: &'static str,
+    /// What it takes.
+    pub takes: &'static str,
+    /// What holds where it is absent.
+    pub default: &'static str,
+    /// What it does.
+    pub what: &'static str,
+}
+
+macro_rules! keys {
+    ($($table:literal $key:literal $takes:literal $default:literal $what:literal;)+) => {
+        /// Every key, in the order in which the reference shows them.
+        pub const KEYS: &[KeyDoc] = &[$(KeyDoc {
+            table: $table, key: $key, takes: $takes, default: $default, what: $what,
+        },)+];
+    };
+}
+
+keys! {
+    "" "metrics" "address" "none" "Prometheus text over HTTP at this address; loopback only, unless `metrics_allow_non_loopback`.";
+    "" "metrics_allow_non_loopback" "true or false" "false" "Lets `metrics` be an address that other machines reach.";
+    "runtime" "cores" "list of cores" "every allowed core but the first" "One pinned worker on each.";
+    "runtime" "pin" "true or false" "true" "`false` runs `workers` workers wherever the scheduler puts them.";
+    "runtime" "workers" "number" "1" "Workers, where `pin = false`.";
+    "runtime" "io_core" "core" "the first allowed core without a worker" "Core of the I/O thread. Not pinned where every core has a worker, or with `pin = false`.";
+    "runtime" "idle" "\"park\", \"adaptive\" or { spin_us = N }" "\"park\"" "What a worker does when nothing waits: sleep, spin while that pays, or spin for N microseconds and then sleep.";
+    "runtime" "drain_timeout_ms" "milliseconds" "10000" "How long SIGTERM waits for accepted requests.";
+    "model" "path" "path" "required" "A directory with a manifest, or a bare .onnx file; relative to the configuration file.";
+    "model" "name" "text" "the manifest's" "Name that clients ask for.";
+    "model" "max_queue_size" "number" "the manifest's" "Requests that may wait.";
+    "model" "max_queue_delay_microseconds" "microseconds" "the manifest's" "How long a request may wait for company.";
+    "model" "default_timeout_microseconds" "microseconds" "the manifest's" "Deadline of requests that carry none; 0 is none.";
+    "model" "weight" "number" "the manifest's" "Share of a worker against its other models.";
+    "model" "cores" "list of cores" "the manifest's" "Worker cores that serve it.";
+    "listen" "unix" "path" "none" "Unix socket; relative to the configuration file.";
+    "listen" "unix_mode" "file mode" "0o600" "Permissions of the Unix socket.";
+    "listen" "allow_uids" "list of user ids" "whom the mode allows" "Users that may connect to the Unix socket.";
+    "listen" "tcp" "address" "none" "TCP address, such as 127.0.0.1:7070; port 0 takes a free one.";
+    "listen" "psk_file" "path" "none" "File with the key that TCP clients must prove to have.";
+    "listen" "allow_non_loopback" "true or false" "false" "Lets `tcp` be an address that other machines reach; needs `psk_file`.";
+    "log" "level" "off, error, warn, info, debug or trace" "info" "Messages on standard error.";
+}
+
+/// The reference of [`KEYS`] as a Markdown table.
+pub fn reference() -> String {
+    let mut out = "| key | takes | default | what |\n|---|---|---|---|\n".to_string();
+    for k in KEYS {
+        let table = match k.table {
+            "" => String::new(),
+            "model" => "[[model]] ".into(),
+            table => format!("[{table}] "),
+        };
+        out.push_str(&format!(
+            "| `{table}{}` | {} | {} | {} |\n",
+            k.key, k.takes, k.default, k.what
+        ));
+    }
+    out
+}
+
+/// Where the workers run.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Workers {
+    /// One pinned worker on every allowed core but the first.
+    #[default]
+    AllButFirst,
+    /// One pinned worker on each of these cores.
+    Cores(Vec<CoreId>),
+    /// So many workers, not pinned.
+    Unpinned(usize),
+}
+
+/// A model to serve, and what is to differ from its manifest.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ModelEntry {
+    /// A directory with a manifest, or a bare `.onnx` file.
+    pub path: PathBuf,
+    /// Name that clients ask for.
+    pub name: Option<String>,
+    /// `max_queue_size`.
+    pub max_queue_size: Option<u32>,
+    /// `max_queue_delay_microseconds`.
+    pub max_queue_delay: Option<Micros>,
+    /// `default_timeout_microseconds`.
+    pub default_timeout: Option<Micros>,
+    /// Share of a worker against its other models.
+    pub weight: Option<u32>,
+    /// Worker cores that serve it.
+    pub cores: Option<Vec<CoreId>>,
+}
+
+impl ModelEntry {
+    /// A model as its manifest says.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        ModelEntry { path: path.into(), ..Default::default() }
+    }
+
+    /// Puts the differences into a loaded model.
+    pub fn apply(&self, setup: &mut ModelSetup) {
+        if let Some(name) = &self.name {
+            setup.name.clone_from(name);
+        }
+        if let Some(n) = self.max_queue_size {
+            setup.max_queue_size = n;
+        }
+        if let Some(delay) = self.max_queue_delay {
+            setup.batch.max_queue_delay = delay;
+        }
+        if let Some(timeout) = self.default_timeout {
+            setup.default_timeout = timeout;
+        }
+        if let Some(weight) = self.weight {
+            setup.weight = weight;
+        }
+        if let Some(cores) = &self.cores {
+            setup.cores = Some(cores.clone());
+        }
+    }
+}
+
+/// Where to listen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listen {
+    /// Unix socket.
+    pub unix: Option<PathBuf>,
+    /// Permissions of the Unix socket.
+    pub unix_mode: u32,
+    /// Users that may connect to the Unix socket; `None`: whom its mode allows.
+    pub allow_uids: Option<Vec<u32>>,
+    /// TCP address.
+    pub tcp: Option<String>,
+    /// File with the pre-shared key.
+    pub psk_file: Option<PathBuf>,
+    /// Whether `tcp` may be an address that other machines reach.
+    pub allow_non_loopback: bool,
+}
+
+impl Default for Listen {
+    fn default() -> Self {
+        Listen {
+            unix: None,
+            unix_mode: 0o600,
+            allow_uids: None,
+            tcp: None,
+            psk_file: None,
+            allow_non_loopback: false,
+        }
+    }
+}
+
+/// The whole configuration of a server. `Default` holds every default, but no model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Where the workers run.
+    pub workers: Workers,
+    /// Core of the I/O thread; `None`: the first allowed one without a worker.
+    pub io_core: Option<CoreId>,
+    /// What a worker does when nothing waits.
+    pub idle: IdleStrategy,
+    /// How long a drain waits for accepted requests.
+    pub drain_timeout: Duration,
+    /// The models.
+    pub models: Vec<ModelEntry>,
+    /// Where to listen.
+    pub listen: Listen,
+    /// Address of the Prometheus endpoint.
+    pub metrics: Option<String>,
+    /// Whether `metrics` may be an address that other machines reach.
+    pub metrics_allow_non_loopback: bool,
+    /// Messages on standard error.
+    pub log_level: log::LevelFilter,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            workers: Workers::default(),
+            io_core: None,
+            idle: IdleStrategy::default(),
+            drain_timeout: Duration::from_secs(10),
+            models: Vec::new(),
+            listen: Listen::default(),
+            metrics: None,
+            metrics_allow_non_loopback: false,
+            log_level: log::LevelFilter::Info,
+        }
+    }
+}
+
+/// Why a configuration can't be used.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The file can't be read.
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Something in the file is wrong.
+    Toml(TomlError),
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConfigError::Io { path, source } => {
+                write!(f, "the configuration {} can't be read: {source}", path.display())
+            }
+            ConfigError::Toml(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ConfigError::Io { source, .. } => Some(source),
+            ConfigError::Toml(error) => Some(error),
+        }
+    }
+}
+
+impl From<TomlError> for ConfigError {
+    fn from(error: TomlError) -> Self {
+        ConfigError::Toml(error)
+    }
+}
+
+impl Config {
+    /// Reads a file. Relative paths in it are taken from its own directory.
+    ///
+    /// # Errors
+    /// The file can't be read, or is wrong: then the error names the key and the line.
+    pub fn read(path: &Path) -> Result<Config, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Io { path: path.into(), source })?;
+        let base = path.parent().unwrap_or(Path::new(""));
+        Ok(Config::parse(&path.display().to_string(), &text, base)?)
+    }
+
+    /// Reads `text`; errors call it `file`, and relative paths in it are taken from `base`.
+    ///
+    /// # Errors
+    /// Not TOML, an unknown key, a value of the wrong type or out of its bounds, or values that
+    /// contradict each other; each with the key and the line.
+    pub fn parse(file: &str, text: &str, base: &Path) -> Result<Config, TomlError> {
+        let document = Document::parse(file, text)?;
+        let root = document.root();
+        let mut config = Config { metrics: root.text("metrics")?, ..Config::default() };
+        set(&mut config.metrics_allow_non_loopback, root.boolean("metrics_allow_non_loopback")?);
+        if let Some(table) = root.table("runtime")? {
+            config.runtime(table)?;
+        }
+        let tables = root.tables("model")?.unwrap_or_default();
+        if tables.is_empty() {
+            return Err(root.missing("model"));
+        }
+        if tables.len() > MODELS_MAX {
+            let message = format!("{} models; at most {MODELS_MAX} are served", tables.len());
+            return Err(root.invalid("model", message));
+        }
+        for table in tables {
+            config.models.push(model(table, base)?);
+        }
+        if let Some(table) = root.table("listen")? {
+            config.listen = listen(table, base)?;
+        }
+        if let Some(table) = root.table("log")? {
+            if let Some(level) = table.text("level")? {
+                let wanted = "off, error, warn, info, debug or trace";
+                config.log_level = level.parse().map_err(|_| {
+                    table.invalid("level", format!("{level:?} is no level; choose {wanted}"))
+                })?;
+            }
+            table.finish()?;
+        }
+        root.finish()?;
+        Ok(config)
+    }
+
+    fn runtime(&mut self, table: Table<'_>) -> Result<(), TomlError> {
+        let cores = cores(&table)?;
+        let pin = table.boolean("pin")?.unwrap_or(true);
+        let workers = table.integer("workers", 1, WORKERS_MAX as u64)?;
+        self.workers = match (pin, cores, workers) {
+            (true, None, None) => Workers::AllButFirst,
+            (true, Some(cores), None) => Workers::Cores(cores),
+            (true, _, Some(_)) => {
+                let message = "only with pin = false; pinned workers are counted by `cores`";
+                return Err(table.invalid("workers", message));
+            }
+            (false, None, n) => Workers::Unpinned(n.unwrap_or(1) as usize),
+            (false, Some(_), _) => {
+                let message = "not with pin = false; give `workers`, or pin";
+                return Err(table.invalid("cores", message));
+            }
+        };
+        self.io_core = table.integer("io_core", 0, u16::MAX as u64)?.map(|n| CoreId(n as u16));
+        if let Some(text) = table.text_or_table("idle")? {
+            self.idle = match text {
+                Ok(text) => parse_idle(&text).map_err(|e| table.invalid("idle", e))?,
+                Err(spin) => {
+                    let us = spin.integer("spin_us", 0, SPIN_US_MAX)?;
+                    let us = us.ok_or_else(|| spin.missing("spin_us"))?;
+                    spin.finish()?;
+                    IdleStrategy::SpinUs(Micros(us as u32))
+                }
+            };
+        }
+        let drain = table.integer("drain_timeout_ms", 0, DRAIN_MS_MAX)?;
+        set(&mut self.drain_timeout, drain.map(Duration::from_millis));
+        table.finish()
+    }
+}
+
+fn set<T>(to: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *to = value;
+    }
+}
+
+fn cores(table: &Table<'_>) -> Result<Option<Vec<CoreId>>, TomlError> {
+    let Some(list) = table.integers("cores", 0, u16::MAX as u64)? else { return Ok(None) };
+    if list.is_empty() {
+        return Err(table.invalid("cores", "names no core; leave it out for the default"));
+    }
+    Ok(Some(list.into_iter().map(|n| CoreId(n as u16)).collect()))
+}
+
+fn model(table: Table<'_>, base: &Path) -> Result<ModelEntry, TomlError> {
+    let path = table.text("path")?.ok_or_else(|| table.missing("path"))?;
+    let micros = |key: &str, max: u32| -> Result<Option<Micros>, TomlError> {
+        Ok(table.integer(key, 0, max as u64)?.map(|n| Micros(n as u32)))
+    };
+    let entry = ModelEntry {
+        path: base.join(path),
+        name: table.text("name")?,
+        max_queue_size: table
+            .integer("max_queue_size", 1, SLOTS_PER_MODEL_MAX as u64 - 1)?
+            .map(|n| n as u32),
+        max_queue_delay: micros("max_queue_delay_microseconds", QUEUE_DELAY_US_MAX)?,
+        default_timeout: micros("default_timeout_microseconds", TIMEOUT_US_MAX)?,
+        weight: table.integer("weight", 1, WEIGHT_MAX)?.map(|n| n as u32),
+        cores: cores(&table)?,
+    };
+    if let Some(name) = entry.name.as_deref().filter(|name| !is_model_name(name)) {
+        let max = crate::limits::MODEL_NAME_LEN_MAX;
+        let message = format!("{name:?} is no model name: 1 to {max} printable ASCII characters");
+        return Err(table.invalid("name", message));
+    }
+    table.finish()?;
+    Ok(entry)
+}
+
+fn is_model_name(name: &str) -> bool {
+    (1..=crate::limits::MODEL_NAME_LEN_MAX).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_graphic())
+}
+
+fn listen(table: Table<'_>, base: &Path) -> Result<Listen, TomlError> {
+    let path = |key: &str| -> Result<Option<PathBuf>, TomlError> {
+        Ok(table.text(key)?.map(|p| base.join(p)))
+    };
+    let mut listen = Listen {
+        unix: path("unix")?,
+        tcp: table.text("tcp")?,
+        psk_file: path("psk_file")?,
+        ..Listen::default()
+    };
+    set(&mut listen.unix_mode, table.integer("unix_mode", 0, 0o777)?.map(|n| n as u32));
+    let uids = table.integers("allow_uids", 0, u32::MAX as u64)?;
+    listen.allow_uids = uids.map(|list| list.into_iter().map(|n| n as u32).collect());
+    set(&mut listen.allow_non_loopback, table.boolean("allow_non_loopback")?);
+    if listen.allow_non_loopback && listen.psk_file.is_none() {
+        let message = "needs psk_file: whoever reaches the port must prove to have a key";
+        return Err(table.invalid("allow_non_loopback", message));
+    }
+    table.finish()?;
+    Ok(listen)
+}
+
+/// Reads an idle strategy: `park`, `adaptive` or `spin=MICROSECONDS`.
+///
+/// # Errors
+/// A sentence that says what would be right.
+pub fn parse_idle(text: &str) -> Result<IdleStrategy, String> {
+    match text {
+        "park" => Ok(IdleStrategy::Park),
+        "adaptive" => Ok(IdleStrategy::Adaptive),
+        _ => text
+            .strip_prefix("spin=")
+            .and_then(|n| n.parse().ok())
+            .filter(|n| u64::from(*n) <= SPIN_US_MAX)
+            .map(|n| IdleStrategy::SpinUs(Micros(n)))
+            .ok_or_else(|| {
+                format!(
+                    "{text:?} is no idle strategy; write park, adaptive, or spin=N with N up to \
+                     {SPIN_US_MAX} microseconds"
+                )
+            }),
+    }
+}
+
+/// Reads a list of cores: `0,2` or `1-3`.
+///
+/// # Errors
+/// A sentence that says what would be right.
+pub fn parse_cores(text: &str) -> Result<Vec<CoreId>, String> {
+    let wrong = || format!("{text:?} is no list of cores; write 0,2 or 1-3");
+    let mut cores = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let first: u16 = first.parse().map_err(|_| wrong())?;
+        let last: u16 = last.parse().map_err(|_| wrong())?;
+        if first > last || cores.len() + usize::from(last - first) >= WORKERS_MAX {
+            return Err(wrong());
+        }
+        cores.extend((first..=last).map(CoreId));
+    }
+    Ok(cores)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,205 @@
+use super::*;
+
+fn parse(text: &str) -> Result<Config, String> {
+    Config::parse("c.toml", text, Path::new("/base")).map_err(|e| e.to_string())
+}
+
+const MODEL: &str = "[[model]]\npath = 'm'\n";
+
+#[test]
+fn a_full_file_is_read() {
+    let config = parse(
+        "metrics = '127.0.0.1:9100'\n\
+         [runtime]\ncores = [1, 3]\nio_core = 0\nidle = { spin_us = 20 }\ndrain_timeout_ms = 50\n\
+         [[model]]\npath = 'models/a'\nname = 'b'\nmax_queue_size = 7\nweight = 2\ncores = [3]\n\
+         max_queue_delay_microseconds = 100\ndefault_timeout_microseconds = 0\n\
+         [[model]]\npath = '/elsewhere/c.onnx'\n\
+         [listen]\nunix = 'cl.sock'\nunix_mode = 0o660\nallow_uids = [0, 1000]\n\
+         tcp = '0.0.0.0:7070'\npsk_file = 'key'\nallow_non_loopback = true\n\
+         [log]\nlevel = 'debug'\n",
+    )
+    .unwrap();
+    let wanted = Config {
+        workers: Workers::Cores(vec![CoreId(1), CoreId(3)]),
+        io_core: Some(CoreId(0)),
+        idle: IdleStrategy::SpinUs(Micros(20)),
+        drain_timeout: Duration::from_millis(50),
+        models: vec![
+            ModelEntry {
+                path: "/base/models/a".into(),
+                name: Some("b".into()),
+                max_queue_size: Some(7),
+                max_queue_delay: Some(Micros(100)),
+                default_timeout: Some(Micros(0)),
+                weight: Some(2),
+                cores: Some(vec![CoreId(3)]),
+            },
+            ModelEntry::new("/elsewhere/c.onnx"),
+        ],
+        listen: Listen {
+            unix: Some("/base/cl.sock".into()),
+            unix_mode: 0o660,
+            allow_uids: Some(vec![0, 1000]),
+            tcp: Some("0.0.0.0:7070".into()),
+            psk_file: Some("/base/key".into()),
+            allow_non_loopback: true,
+        },
+        metrics: Some("127.0.0.1:9100".into()),
+        metrics_allow_non_loopback: false,
+        log_level: log::LevelFilter::Debug,
+    };
+    assert_eq!(config, wanted);
+}
+
+#[test]
+fn what_is_absent_has_its_default() {
+    let models = vec![ModelEntry::new("/base/m")];
+    assert_eq!(parse(MODEL).unwrap(), Config { models, ..Config::default() });
+}
+
+#[test]
+fn unpinned_workers_are_asked_for() {
+    let with = |runtime: &str| parse(&format!("{MODEL}[runtime]\n{runtime}")).map(|c| c.workers);
+    assert_eq!(with("pin = false\nworkers = 3\n"), Ok(Workers::Unpinned(3)));
+    assert_eq!(with("pin = false\n"), Ok(Workers::Unpinned(1)));
+    assert_eq!(with("pin = true\n"), Ok(Workers::AllButFirst));
+    let error = with("workers = 3\n").unwrap_err();
+    assert!(
+        error.starts_with("c.toml, line 4: `runtime.workers`: only with pin = false"),
+        "{error}"
+    );
+    let error = with("pin = false\ncores = [0]\n").unwrap_err();
+    assert!(error.starts_with("c.toml, line 5: `runtime.cores`: not with pin = false"), "{error}");
+}
+
+#[test]
+fn errors_name_the_key_the_line_and_what_would_be_right() {
+    for (text, wanted) in [
+        (
+            "[runtime]\ncors = [1]\n",
+            "line 4: unknown key `runtime.cors`; did you mean `runtime.cores`?",
+        ),
+        ("[listen]\nunx = 'a'\n", "line 4: unknown key `listen.unx`; did you mean `listen.unix`?"),
+        ("[lisen]\n", "line 3: unknown key `lisen`; did you mean `listen`?"),
+        (
+            "[[model]]\npath = 'x'\nmax_queue = 3\n",
+            "line 5: unknown key `model[1].max_queue`; did you mean `model[1].max_queue_size`?",
+        ),
+        ("[[model]]\nname = 'x'\n", "`model[1].path` is missing"),
+        (
+            "[[model]]\npath = 'x'\nname = 'a b'\n",
+            "line 5: `model[1].name`: \"a b\" is no model name",
+        ),
+        (
+            "[runtime]\ncores = 'all'\n",
+            "line 4: `runtime.cores` must be a list of whole numbers, but is text",
+        ),
+        ("[runtime]\ncores = []\n", "line 4: `runtime.cores`: names no core"),
+        (
+            "[runtime]\nio_core = 70000\n",
+            "line 4: `runtime.io_core` is 70000; it must be within 0 to 65535",
+        ),
+        (
+            "[runtime]\nidle = 'sleep'\n",
+            "line 4: `runtime.idle`: \"sleep\" is no idle strategy; write park, adaptive",
+        ),
+        (
+            "[runtime]\nidle = 3\n",
+            "line 4: `runtime.idle` must be text or a table, but is a whole number",
+        ),
+        ("[runtime]\nidle = { spin = 3 }\n", "`runtime.idle.spin_us` is missing"),
+        (
+            "[listen]\nallow_non_loopback = true\n",
+            "line 4: `listen.allow_non_loopback`: needs psk_file",
+        ),
+        ("[listen]\nunix_mode = 0o7777\n", "line 4: `listen.unix_mode` is "),
+        ("[log]\nlevel = 'loud'\n", "line 4: `log.level`: \"loud\" is no level; choose off, error"),
+        ("[log\n", "line 3: not valid TOML"),
+    ] {
+        let error = parse(&format!("{MODEL}{text}")).unwrap_err();
+        assert!(error.starts_with("c.toml, line ") && error.contains(wanted), "{text}: {error}");
+    }
+    assert_eq!(parse("[runtime]\n").unwrap_err(), "c.toml, line 1: `model` is missing");
+    let many = MODEL.repeat(MODELS_MAX + 1);
+    assert!(parse(&many).unwrap_err().contains("33 models; at most 32 are served"));
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named() {
+    let error = Config::read(Path::new("/nowhere/corelane.toml")).unwrap_err().to_string();
+    assert!(error.starts_with("the configuration /nowhere/corelane.toml can't be read"), "{error}");
+}
+
+/// The documented keys are those that the parser asks for: an unknown key in each table makes it
+/// tell them.
+#[test]
+fn the_reference_lists_exactly_the_keys_there_are() {
+    use crate::toml_errors::TomlErrorKind;
+    for table in ["", "runtime", "model", "listen", "log"] {
+        let text = match table {
+            "" => format!("qqqqqqqqqqqq = 1\n{MODEL}"),
+            "model" => format!("{MODEL}qqqqqqqqqqqq = 1\n"),
+            _ => format!("{MODEL}[{table}]\nqqqqqqqqqqqq = 1\n"),
+        };
+        let error = Config::parse("c.toml", &text, Path::new("")).unwrap_err();
+        let TomlErrorKind::UnknownKey { known, .. } = *error.kind else { panic!("{error}") };
+        let tables = ["runtime", "model", "listen", "log"];
+        let mut known: Vec<String> = known
+            .into_iter()
+            .filter(|k| !table.is_empty() || !tables.contains(&k.as_str()))
+            .collect();
+        let mut documented: Vec<String> =
+            KEYS.iter().filter(|k| k.table == table).map(|k| k.key.to_string()).collect();
+        known.sort();
+        known.dedup();
+        documented.sort();
+        assert_eq!(known, documented, "table {table:?}");
+    }
+}
+
+#[test]
+fn the_reference_tells_the_defaults_that_hold() {
+    let config = Config::default();
+    let default = |table: &str, key: &str| {
+        KEYS.iter().find(|k| (k.table, k.key) == (table, key)).expect("the key is listed").default
+    };
+    let idle = default("runtime", "idle").trim_matches('"');
+    assert_eq!(parse_idle(idle), Ok(config.idle));
+    let ms = config.drain_timeout.as_millis().to_string();
+    assert_eq!(default("runtime", "drain_timeout_ms"), ms);
+    assert_eq!(default("listen", "unix_mode"), format!("0o{:o}", config.listen.unix_mode));
+    assert_eq!(default("log", "level").parse(), Ok(config.log_level));
+    assert_eq!(
+        default("listen", "allow_non_loopback"),
+        config.listen.allow_non_loopback.to_string()
+    );
+    assert_eq!(
+        default("", "metrics_allow_non_loopback"),
+        config.metrics_allow_non_loopback.to_string()
+    );
+    assert_eq!(default("runtime", "pin"), "true");
+    assert_eq!(config.workers, Workers::AllButFirst);
+    let Ok(Workers::Unpinned(n)) =
+        parse(&format!("{MODEL}[runtime]\npin = false\n")).map(|c| c.workers)
+    else {
+        panic!("unpinned")
+    };
+    assert_eq!(default("runtime", "workers"), n.to_string());
+    for line in reference().lines() {
+        assert_eq!(
+            line.matches(" | ").count(),
+            if line.starts_with("|--") { 0 } else { 3 },
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn core_lists_are_read() {
+    let read = |text| parse_cores(text).map(|list| list.iter().map(|c| c.0).collect::<Vec<_>>());
+    assert_eq!(read("0"), Ok(vec![0]));
+    assert_eq!(read("0,2-4"), Ok(vec![0, 2, 3, 4]));
+    for wrong in ["", "a", "1-", "3-1", "0-64", "1,,2", "-1", "0-65535"] {
+        assert!(read(wrong).is_err(), "{wrong}");
+    }
+}
