@@ -3,7 +3,7 @@
 //!
 //! Half one ([`limits`], [`units`], [`wire`], [`client`]) is `no_std`, without alloc and without
 //! unsafe: a microcontroller links it. Half two (feature `std`, on by default) is the runtime.
-#![cfg_attr(not(feature = "std"), no_std)]
+#![cfg_attr(not(any(feature = "std", loom)), no_std)]
 #![deny(unsafe_code)]
 
 #[macro_use]
@@ -37,6 +37,6 @@ pub mod model;
 #[cfg(feature = "std")]
 pub mod runtime;
 #[cfg(feature = "std")]
-pub mod worker;
-#[cfg(feature = "std")]
 pub mod toml_errors;
+#[cfg(feature = "std")]
+pub mod worker;

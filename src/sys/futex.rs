@@ -4,19 +4,32 @@ use super::sync::{AtomicU32, Ordering};
 use crate::units::Nanos;
 
 /// A 32-bit word that threads sleep on until it changes (Linux futex, process-private).
+///
+/// Under loom the kernel's queue of sleepers is a mutex and a condition variable: the word is
+/// compared and the sleeper queued under the lock, and a wake takes the lock too, so that nothing
+/// comes in between, as the kernel promises. A sleeper that nobody wakes stays asleep, time-outs
+/// never pass, and loom reports the deadlock: a lost wake-up fails its model.
 #[derive(Debug)]
-pub struct WaitWord(AtomicU32);
+pub struct WaitWord {
+    word: AtomicU32,
+    #[cfg(loom)]
+    sleepers: (loom::sync::Mutex<()>, loom::sync::Condvar),
+}
 
 impl WaitWord {
     /// A word that holds `value`.
     pub fn new(value: u32) -> Self {
-        WaitWord(AtomicU32::new(value))
+        WaitWord {
+            word: AtomicU32::new(value),
+            #[cfg(loom)]
+            sleepers: (loom::sync::Mutex::new(()), loom::sync::Condvar::new()),
+        }
     }
 
     /// The atomic itself; each caller says its ordering.
     #[inline(always)]
     pub fn atomic(&self) -> &AtomicU32 {
-        &self.0
+        &self.word
     }
 
     /// Sleeps while the word holds `expected`, until woken or until `timeout` has passed. May
@@ -29,15 +42,17 @@ impl WaitWord {
             tv_nsec: (t.0 % 1_000_000_000) as _,
         });
         // Every result means "look again": woken, value differs, timed out, interrupted.
-        let _ = futex::wait(&self.0, futex::Flags::PRIVATE, expected, timeout.as_ref());
+        let _ = futex::wait(&self.word, futex::Flags::PRIVATE, expected, timeout.as_ref());
     }
 
-    /// Under loom a sleep is a yield until the word changes.
+    /// Sleeps while the word holds `expected`, until woken.
     #[cfg(loom)]
     pub fn wait(&self, expected: u32, timeout: Option<Nanos>) {
         let _ = timeout;
-        while self.0.load(Ordering::SeqCst) == expected {
-            loom::thread::yield_now();
+        let (lock, woken) = &self.sleepers;
+        let guard = lock.lock().unwrap();
+        if self.word.load(Ordering::Relaxed) == expected {
+            drop(woken.wait(guard));
         }
     }
 
@@ -46,15 +61,19 @@ impl WaitWord {
         #[cfg(not(loom))]
         {
             use rustix::thread::futex;
-            let _ = futex::wake(&self.0, futex::Flags::PRIVATE, count);
+            let _ = futex::wake(&self.word, futex::Flags::PRIVATE, count);
         }
         #[cfg(loom)]
-        let _ = count;
+        {
+            let (lock, woken) = &self.sleepers;
+            let _guard = lock.lock().unwrap();
+            if count == 1 { woken.notify_one() } else { woken.notify_all() }
+        }
     }
 
     /// Stores `value` and wakes one sleeper.
     pub fn store_and_wake(&self, value: u32) {
-        self.0.store(value, Ordering::Release);
+        self.word.store(value, Ordering::Release);
         self.wake(1);
     }
 }

@@ -4,7 +4,7 @@
 #[cfg(loom)]
 pub use loom::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence},
+    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
 };
 #[cfg(not(loom))]
 pub use std::sync::{
@@ -47,6 +47,42 @@ impl<T> SharedCell<T> {
         return self.inner.with_mut(f);
         #[cfg(not(loom))]
         f(self.inner.get())
+    }
+}
+
+/// loom's fence, unless [`mutant::without_fences`] runs.
+#[cfg(loom)]
+pub fn fence(ordering: Ordering) {
+    if !mutant::fences_removed() {
+        loom::sync::atomic::fence(ordering);
+    }
+}
+
+/// The models' own test: the same code with its fences taken out must fail its models.
+#[cfg(loom)]
+pub mod mutant {
+    use std::cell::Cell;
+
+    std::thread_local! {
+        // loom runs all threads of a model on the operating system's thread that called it.
+        static REMOVED: Cell<bool> = const { Cell::new(false) };
+    }
+
+    pub(super) fn fences_removed() -> bool {
+        REMOVED.get()
+    }
+
+    /// Runs `f`, in which every [`fence`](super::fence) does nothing.
+    pub fn without_fences(f: impl FnOnce()) {
+        struct Restore;
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                REMOVED.set(false);
+            }
+        }
+        REMOVED.set(true);
+        let _restore = Restore;
+        f();
     }
 }
 

@@ -1,0 +1,587 @@
+//! Model checks of the lock-free code: every interleaving, within a bound on preemptions, and every
+//! value that a weakly ordered load may return.
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom" cargo test --release --no-default-features --test loom --target-dir target/loom
+//! ```
+//!
+//! A lost wake-up shows as a deadlock (see `sys::futex`), a race on data as an illegal access to a
+//! `SharedCell`. The tests named `mutant_...` run the same code with its fences taken out, and pass
+//! only if the model then fails.
+#![cfg(loom)]
+
+use corelane::queue::idle::{IdleSet, SleepFlag};
+use corelane::queue::ring::IndexRing;
+use corelane::queue::state::{Abandon, SlotState};
+use corelane::sys::sync::mutant::without_fences;
+use corelane::sys::sync::{Arc, AtomicU32, AtomicU64, Ordering, SharedCell};
+use loom::thread;
+
+/// Checks `model` with at most three preemptions, unless `LOOM_MAX_PREEMPTIONS` says otherwise.
+fn check(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound.get_or_insert(3);
+    builder.check(model);
+}
+
+/// Cells that the ring's values point at: written by who pushes, read by who pops.
+struct Payloads(Vec<SharedCell<u32>>);
+
+// SAFETY: loom watches each access and fails the model if two of them race.
+unsafe impl Sync for Payloads {}
+// SAFETY: as above.
+unsafe impl Send for Payloads {}
+
+impl Payloads {
+    fn new(n: usize) -> Arc<Self> {
+        Arc::new(Payloads((0..n).map(|_| SharedCell::new(0)).collect()))
+    }
+
+    fn write(&self, index: u32) {
+        // SAFETY: loom has checked that nobody else reaches the cell now.
+        self.0[index as usize].with_mut(|p| unsafe { *p = index + 100 });
+    }
+
+    /// Reads and marks, so that a second consumer of the same value is an illegal access or a
+    /// wrong number.
+    fn consume(&self, index: u32) {
+        self.0[index as usize].with_mut(|p| {
+            // SAFETY: loom has checked that nobody else reaches the cell now.
+            let value = unsafe { &mut *p };
+            assert_eq!(*value, index + 100);
+            *value = 0;
+        });
+    }
+}
+
+// --- queue::ring ---
+
+#[test]
+fn ring_two_producers_one_consumer() {
+    check(|| {
+        let ring = Arc::new(IndexRing::new(2));
+        let payloads = Payloads::new(2);
+        let producers: Vec<_> = (0..2)
+            .map(|value| {
+                let (ring, payloads) = (ring.clone(), payloads.clone());
+                thread::spawn(move || {
+                    payloads.write(value);
+                    ring.push(value).unwrap();
+                })
+            })
+            .collect();
+        let mut seen = 0;
+        for _ in 0..2 {
+            if let Some(value) = ring.pop() {
+                payloads.consume(value);
+                seen += 1;
+            }
+        }
+        for producer in producers {
+            producer.join().unwrap();
+        }
+        while let Some(value) = ring.pop() {
+            payloads.consume(value);
+            seen += 1;
+        }
+        assert_eq!(seen, 2);
+    });
+}
+
+#[test]
+fn ring_one_producer_two_consumers() {
+    check(|| {
+        let ring = Arc::new(IndexRing::new(2));
+        let payloads = Payloads::new(3);
+        payloads.write(0);
+        ring.push(0).unwrap();
+        let consumers: Vec<_> = (0..2)
+            .map(|_| {
+                let (ring, payloads) = (ring.clone(), payloads.clone());
+                thread::spawn(move || {
+                    let value = ring.pop();
+                    if let Some(value) = value {
+                        payloads.consume(value);
+                    }
+                    value
+                })
+            })
+            .collect();
+        payloads.write(1);
+        ring.push(1).unwrap();
+        let mut got: Vec<u32> = consumers.into_iter().filter_map(|c| c.join().unwrap()).collect();
+        assert!(!got.is_empty(), "a value was there before the consumers began");
+        while let Some(value) = ring.pop() {
+            payloads.consume(value);
+            got.push(value);
+        }
+        got.sort();
+        assert_eq!(got, [0, 1], "nothing lost, nothing twice");
+    });
+}
+
+#[test]
+fn ring_full_push_races_with_pops() {
+    check(|| {
+        let ring = Arc::new(IndexRing::new(2));
+        let payloads = Payloads::new(3);
+        for value in 0..2 {
+            payloads.write(value);
+            ring.push(value).unwrap();
+        }
+        let consumer = {
+            let (ring, payloads) = (ring.clone(), payloads.clone());
+            thread::spawn(move || {
+                let value = ring.pop().expect("two values are there");
+                payloads.consume(value);
+                value
+            })
+        };
+        payloads.write(2);
+        let pushed = ring.push(2);
+        if let Err(back) = pushed {
+            assert_eq!(back, 2);
+        }
+        assert_eq!(consumer.join().unwrap(), 0, "first in, first out");
+        let mut rest = Vec::new();
+        while let Some(value) = ring.pop() {
+            payloads.consume(value);
+            rest.push(value);
+        }
+        assert_eq!(rest, if pushed.is_ok() { vec![1, 2] } else { vec![1] });
+    });
+}
+
+#[test]
+fn ring_wraps_under_a_producer_and_a_consumer() {
+    check(|| {
+        let ring = Arc::new(IndexRing::new(2));
+        let payloads = Payloads::new(4);
+        let producer = {
+            let (ring, payloads) = (ring.clone(), payloads.clone());
+            thread::spawn(move || {
+                (0..4)
+                    .take_while(|&value| {
+                        payloads.write(value);
+                        ring.push(value).is_ok()
+                    })
+                    .count() as u32
+            })
+        };
+        let mut expected = 0;
+        for _ in 0..3 {
+            if let Some(value) = ring.pop() {
+                assert_eq!(value, expected, "in order");
+                payloads.consume(value);
+                expected += 1;
+            }
+        }
+        let pushed = producer.join().unwrap();
+        assert!(pushed >= 2, "two fit without a pop");
+        while let Some(value) = ring.pop() {
+            assert_eq!(value, expected, "in order");
+            payloads.consume(value);
+            expected += 1;
+        }
+        assert_eq!(expected, pushed);
+    });
+}
+
+#[test]
+fn ring_refused_head_stays_for_the_other_consumer() {
+    check(|| {
+        let ring = Arc::new(IndexRing::new(2));
+        let payloads = Payloads::new(2);
+        for value in 0..2 {
+            payloads.write(value);
+            ring.push(value).unwrap();
+        }
+        let picky = {
+            let (ring, payloads) = (ring.clone(), payloads.clone());
+            thread::spawn(move || {
+                let value = ring.pop_if(|value| value != 0);
+                if let Some(value) = value {
+                    payloads.consume(value);
+                }
+                value
+            })
+        };
+        let first = ring.pop();
+        assert_eq!(first, Some(0), "a refusal moves nothing");
+        payloads.consume(0);
+        let picked = picky.join().unwrap();
+        assert!(matches!(picked, None | Some(1)));
+        let rest = ring.pop();
+        assert_eq!(rest, if picked.is_none() { Some(1) } else { None });
+    });
+}
+
+#[test]
+fn ring_peek_sees_only_what_is_there_and_in_order() {
+    check(|| {
+        let ring = Arc::new(IndexRing::new(2));
+        ring.push(0).unwrap();
+        ring.push(1).unwrap();
+        let other = {
+            let ring = ring.clone();
+            thread::spawn(move || {
+                assert_eq!(ring.pop(), Some(0));
+                // Room is there now, whoever looks at the counters late.
+                ring.push(2).unwrap();
+            })
+        };
+        let mut seen = Vec::new();
+        ring.peek_each(|value| {
+            seen.push(value);
+            true
+        });
+        assert!(seen.windows(2).all(|w| w[0] < w[1]) && seen.iter().all(|&v| v < 3), "{seen:?}");
+        assert!(seen.contains(&1), "1 was there all the time: {seen:?}");
+        other.join().unwrap();
+        assert!(!ring.is_empty());
+    });
+}
+
+// --- queue::idle ---
+
+/// A worker that announces, looks again, and sleeps; a producer that pushes and wakes.
+fn one_worker_one_producer() {
+    let ring = Arc::new(IndexRing::new(2));
+    let idle = Arc::new(IdleSet::new(1));
+    let producer = {
+        let (ring, idle) = (ring.clone(), idle.clone());
+        thread::spawn(move || {
+            ring.push(7).unwrap();
+            idle.wake_one(1);
+        })
+    };
+    let got = loop {
+        if let Some(value) = ring.pop() {
+            break value;
+        }
+        idle.announce(0);
+        if !ring.is_empty() {
+            idle.cancel(0);
+            continue;
+        }
+        // Never woken would be a deadlock.
+        idle.sleep(0, None);
+    };
+    assert_eq!(got, 7);
+    producer.join().unwrap();
+}
+
+#[test]
+fn idle_worker_is_never_left_asleep_with_work() {
+    check(one_worker_one_producer);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn mutant_idle_without_fences_loses_a_wake_up() {
+    without_fences(|| check(one_worker_one_producer));
+}
+
+#[test]
+fn idle_two_producers_wake_two_workers() {
+    check(|| {
+        let ring = Arc::new(IndexRing::new(2));
+        let idle = Arc::new(IdleSet::new(2));
+        let worker = |me: usize| {
+            let (ring, idle) = (ring.clone(), idle.clone());
+            move || loop {
+                if let Some(value) = ring.pop() {
+                    break value;
+                }
+                idle.announce(me);
+                if !ring.is_empty() {
+                    idle.cancel(me);
+                    continue;
+                }
+                idle.sleep(me, None);
+            }
+        };
+        let (a, b) = (thread::spawn(worker(0)), thread::spawn(worker(1)));
+        // Each worker takes one value: were one push to wake nobody, or one worker twice, the
+        // other would sleep for ever.
+        for value in 0..2 {
+            ring.push(value).unwrap();
+            idle.wake_one(0b11);
+        }
+        let mut got = [a.join().unwrap(), b.join().unwrap()];
+        got.sort();
+        assert_eq!(got, [0, 1]);
+    });
+}
+
+#[test]
+fn idle_wakes_only_workers_that_serve_the_model() {
+    check(|| {
+        let idle = Arc::new(IdleSet::new(2));
+        idle.announce(0);
+        let sleeper = {
+            let idle = idle.clone();
+            thread::spawn(move || {
+                idle.announce(1);
+                idle.cancel(1);
+            })
+        };
+        let woken = idle.wake_one(0b10);
+        assert!(matches!(woken, None | Some(1)));
+        sleeper.join().unwrap();
+        assert_eq!(idle.parked() & 1, 1, "worker 0 serves another model");
+        assert_eq!(idle.wake_one(0b01), Some(0));
+    });
+}
+
+/// An eventfd: its counter changes under the kernel's lock, a reader sleeps while it is zero.
+#[derive(Default)]
+struct Event {
+    count: loom::sync::Mutex<u32>,
+    written: loom::sync::Condvar,
+}
+
+impl Event {
+    fn write(&self) {
+        *self.count.lock().unwrap() += 1;
+        self.written.notify_one();
+    }
+
+    fn read(&self) {
+        let mut count = self.count.lock().unwrap();
+        while *count == 0 {
+            count = self.written.wait(count).unwrap();
+        }
+        *count = 0;
+    }
+}
+
+/// The I/O thread sleeps in the kernel; two workers complete something each.
+fn flag_and_event() {
+    let flag = Arc::new(SleepFlag::new());
+    let event = Arc::new(Event::default());
+    let done = Arc::new(AtomicU32::new(0));
+    let workers: Vec<_> = (0..2)
+        .map(|_| {
+            let (flag, event, done) = (flag.clone(), event.clone(), done.clone());
+            thread::spawn(move || {
+                done.fetch_add(1, Ordering::Release);
+                if flag.take() {
+                    event.write();
+                }
+            })
+        })
+        .collect();
+    while done.load(Ordering::Acquire) < 2 {
+        flag.announce();
+        if done.load(Ordering::Acquire) < 2 {
+            // Never written to would be a deadlock.
+            event.read();
+        }
+        flag.cancel();
+    }
+    for worker in workers {
+        worker.join().unwrap();
+    }
+}
+
+#[test]
+fn sleep_flag_never_leaves_a_completion_unseen() {
+    check(flag_and_event);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn mutant_sleep_flag_without_fences_loses_a_wake_up() {
+    without_fences(|| check(flag_and_event));
+}
+
+#[test]
+fn sleep_flag_tells_one_caller_only() {
+    check(|| {
+        let flag = Arc::new(SleepFlag::new());
+        flag.announce();
+        let told: Vec<_> = (0..2)
+            .map(|_| {
+                let flag = flag.clone();
+                thread::spawn(move || flag.take() as u32)
+            })
+            .collect();
+        let told: u32 = told.into_iter().map(|t| t.join().unwrap()).sum();
+        assert_eq!(told, 1);
+    });
+}
+
+// --- queue::state ---
+
+type Slot = SlotState<u32>;
+
+fn write(slot: &Slot, value: u32) {
+    // SAFETY: the models' own claim of who owns the record; loom checks it.
+    unsafe { slot.record(|r| *r = value) }
+}
+
+fn read(slot: &Slot) -> u32 {
+    // SAFETY: as above.
+    unsafe { slot.record(|r| *r) }
+}
+
+fn submitted(value: u32) -> Arc<Slot> {
+    let slot = Arc::new(SlotState::new(0));
+    slot.lease();
+    write(&slot, value);
+    slot.submit();
+    slot
+}
+
+#[test]
+fn slot_cancel_races_with_take() {
+    check(|| {
+        let slot = submitted(5);
+        let worker = {
+            let slot = slot.clone();
+            thread::spawn(move || {
+                if slot.take() {
+                    assert_eq!(read(&slot), 5);
+                    write(&slot, 6);
+                    assert!(slot.complete());
+                    true
+                } else {
+                    assert!(slot.is_abandoned());
+                    write(&slot, 0);
+                    slot.recycle_abandoned();
+                    false
+                }
+            })
+        };
+        let cancelled = slot.abandon_queued();
+        let ran = worker.join().unwrap();
+        assert_ne!(cancelled, ran, "it ran or it was cancelled, never both, never neither");
+        if !cancelled {
+            assert!(slot.is_done());
+            assert_eq!(read(&slot), 6);
+            slot.release_done();
+        }
+        slot.lease();
+    });
+}
+
+#[test]
+fn slot_abandon_races_with_complete() {
+    check(|| {
+        let slot = submitted(5);
+        let freed = Arc::new(AtomicU64::new(0));
+        assert!(slot.take());
+        let worker = {
+            let (slot, freed) = (slot.clone(), freed.clone());
+            thread::spawn(move || {
+                write(&slot, 6);
+                let answered = slot.complete();
+                if !answered {
+                    // The slot is the worker's to put on the free list, and the next client's.
+                    freed.fetch_add(1, Ordering::Relaxed);
+                    slot.lease();
+                    write(&slot, 7);
+                }
+                answered
+            })
+        };
+        match slot.abandon() {
+            Abandon::Done => {
+                assert_eq!(read(&slot), 6);
+                slot.release_done();
+                freed.fetch_add(1, Ordering::Relaxed);
+                assert!(worker.join().unwrap());
+            }
+            Abandon::Running => assert!(!worker.join().unwrap()),
+            Abandon::Queued => unreachable!("it was taken"),
+        }
+        assert_eq!(freed.load(Ordering::Relaxed), 1, "freed once");
+    });
+}
+
+fn wait_and_complete() {
+    let slot = submitted(5);
+    let worker = {
+        let slot = slot.clone();
+        thread::spawn(move || {
+            assert!(slot.take());
+            write(&slot, read(&slot) + 1);
+            assert!(slot.complete());
+        })
+    };
+    // Woken by nobody would be a deadlock.
+    while !slot.wait_done(None) {}
+    assert_eq!(read(&slot), 6);
+    slot.release_done();
+    worker.join().unwrap();
+}
+
+#[test]
+fn slot_waiter_is_always_woken() {
+    check(wait_and_complete);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn mutant_slot_without_fences_loses_a_wake_up() {
+    without_fences(|| check(wait_and_complete));
+}
+
+#[test]
+fn slot_that_spins_sees_the_answer_with_the_state() {
+    check(|| {
+        let slot = submitted(5);
+        let worker = {
+            let slot = slot.clone();
+            thread::spawn(move || {
+                assert!(slot.take());
+                write(&slot, 9);
+                assert!(slot.complete());
+            })
+        };
+        if slot.spin_done(2) {
+            assert_eq!(read(&slot), 9);
+        }
+        worker.join().unwrap();
+    });
+}
+
+#[test]
+fn slot_goes_through_the_ring_and_back() {
+    check(|| {
+        // The whole way: submit, push, pop, take, complete; the record never has two owners.
+        let ring = Arc::new(IndexRing::new(2));
+        let slot = Arc::new(SlotState::new(0));
+        let worker = {
+            let (ring, slot) = (ring.clone(), slot.clone());
+            thread::spawn(move || {
+                let Some(index) = ring.pop() else { return false };
+                assert_eq!(index, 0);
+                if slot.take() {
+                    write(&slot, read(&slot) * 2);
+                    slot.complete();
+                } else {
+                    slot.recycle_abandoned();
+                }
+                true
+            })
+        };
+        slot.lease();
+        write(&slot, 21);
+        slot.submit();
+        ring.push(0).unwrap();
+        let abandoned = slot.abandon();
+        if abandoned == Abandon::Done {
+            assert_eq!(read(&slot), 42);
+            slot.release_done();
+        }
+        let popped = worker.join().unwrap();
+        if !popped {
+            assert_eq!(ring.pop(), Some(0));
+            assert!(!slot.take());
+            slot.recycle_abandoned();
+        }
+        slot.lease();
+    });
+}
