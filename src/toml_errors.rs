@@ -409,7 +409,7 @@ impl<'d> Table<'d> {
     ///
     /// # Errors
     /// `UnknownKey`, for the first one in the file.
-    pub fn finish(self) -> Result<(), TomlError> {
+    pub fn finish(&self) -> Result<(), TomlError> {
         let asked = self.asked.borrow();
         let stranger = self
             .table

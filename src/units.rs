@@ -99,6 +99,21 @@ pub enum DType {
 }
 
 impl DType {
+    /// All types, in the order of their numbers.
+    pub const ALL: [DType; 12] = [
+        DType::F32,
+        DType::F16,
+        DType::F64,
+        DType::I8,
+        DType::U8,
+        DType::I16,
+        DType::U16,
+        DType::I32,
+        DType::U32,
+        DType::I64,
+        DType::U64,
+        DType::Bool,
+    ];
     /// Bytes of one element.
     pub const fn size_bytes(self) -> usize {
         match self {
