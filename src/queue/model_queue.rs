@@ -6,7 +6,7 @@ use super::slot::{Lease, Notify, SlotPool, Ticket, Work};
 use crate::limits::{BATCH_SIZES_MAX, PRIORITY_LEVELS_MAX, TIMEOUT_US_MAX};
 use crate::model::signature::Signature;
 use crate::sys::clock;
-use crate::sys::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sys::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 use crate::units::{Micros, ModelId, Nanos, Priority, Rows};
 use std::fmt;
 
@@ -239,7 +239,6 @@ pub struct TakeStats {
 /// Counters of the client's side; each is a statistic.
 #[derive(Debug, Default)]
 pub(crate) struct QueueCounters {
-    pub accepted: AtomicU64,
     pub refused: [AtomicU64; 6],
     pub abandoned: [AtomicU64; Failure::ALL.len()],
 }
@@ -254,11 +253,33 @@ pub struct ModelQueue {
     spec: QueueSpec,
     idle: Arc<IdleSet>,
     service: ServiceTimes,
-    queued: AtomicU32,
-    queued_rows: AtomicU32,
-    outstanding: AtomicU32,
+    entry: Entry,
+    exit: Exit,
     closed: AtomicBool,
     pub(crate) counters: QueueCounters,
+}
+
+/// What every submission writes, on lines of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Entry {
+    /// Requests that wait, in the upper half; their rows, in the lower.
+    waiting: AtomicU64,
+    /// Requests accepted so far.
+    accepted: AtomicU64,
+}
+
+/// What every end of a request writes.
+#[derive(Default)]
+#[repr(align(128))]
+struct Exit {
+    /// Requests answered or given up so far.
+    finished: AtomicU64,
+}
+
+/// One waiting request of `rows` rows, as [`Entry::waiting`] counts.
+fn one_waiting(rows: Rows) -> u64 {
+    (1 << 32) | rows.0 as u64
 }
 
 impl fmt::Debug for ModelQueue {
@@ -295,9 +316,8 @@ impl ModelQueue {
             spec,
             idle,
             service,
-            queued: AtomicU32::new(0),
-            queued_rows: AtomicU32::new(0),
-            outstanding: AtomicU32::new(0),
+            entry: Entry::default(),
+            exit: Exit::default(),
             closed: AtomicBool::new(false),
             counters: QueueCounters::default(),
         })
@@ -335,13 +355,20 @@ impl ModelQueue {
 
     /// Requests that wait.
     pub fn queued(&self) -> u32 {
-        self.queued.load(Ordering::Relaxed)
+        (self.entry.waiting.load(Ordering::Relaxed) >> 32) as u32
+    }
+
+    /// Requests accepted so far.
+    pub fn accepted(&self) -> u64 {
+        self.entry.accepted.load(Ordering::Relaxed)
     }
 
     /// Requests that were accepted and are not answered (waiting or running).
     pub fn outstanding(&self) -> u32 {
-        // Acquire, with the release in `left`: a drain that sees zero sees every answer.
-        self.outstanding.load(Ordering::Acquire)
+        // Finished first: it never overtakes. Acquire, with the release in `left`: a drain that
+        // sees zero sees every answer. SeqCst: see `submit`.
+        let finished = self.exit.finished.load(Ordering::Acquire);
+        self.entry.accepted.load(Ordering::SeqCst).wrapping_sub(finished) as u32
     }
 
     /// Accepts nothing more; what is accepted still runs.
@@ -425,16 +452,19 @@ impl ModelQueue {
             }
         }
         // Admission: count first, so that the bound holds among racing clients.
-        if queue.queued.fetch_add(1, Ordering::Relaxed) >= queue.spec.max_queue_size {
-            queue.queued.fetch_sub(1, Ordering::Relaxed);
+        let one = one_waiting(lease.rows());
+        let waiting = queue.entry.waiting.fetch_add(one, Ordering::Relaxed);
+        if waiting >> 32 >= queue.spec.max_queue_size as u64 {
+            queue.entry.waiting.fetch_sub(one, Ordering::Relaxed);
             return Err(queue.refuse(queue.full()));
         }
-        queue.outstanding.fetch_add(1, Ordering::SeqCst);
-        // A drain closes first and then waits for outstanding to be zero; both are sequentially
-        // consistent, so either this sees the close or the drain sees this request.
+        // SeqCst twice over: a drain closes first and then looks at `accepted`; this counts first
+        // and then looks at `closed`. Either this sees the close or the drain sees this request.
+        // Release, with the acquire in `version`: whoever sees it sees the count above.
+        queue.entry.accepted.fetch_add(1, Ordering::SeqCst);
         if queue.is_closed() {
-            queue.queued.fetch_sub(1, Ordering::Relaxed);
-            queue.outstanding.fetch_sub(1, Ordering::SeqCst);
+            queue.entry.waiting.fetch_sub(one, Ordering::Relaxed);
+            queue.left();
             return Err(queue.refuse(Refusal::ShuttingDown));
         }
         let (_, index, rows) = lease.into_parts();
@@ -452,9 +482,6 @@ impl ModelQueue {
         slot.deadline.store(deadline.0, Ordering::Relaxed);
         slot.submitted_at.store(now.0, Ordering::Relaxed);
         slot.state.submit();
-        queue.queued_rows.fetch_add(rows.0 as u32, Ordering::Relaxed);
-        // Release, with the acquire in `version`: whoever sees it sees the counts above.
-        queue.counters.accepted.fetch_add(1, Ordering::Release);
         queue.levels[priority.0 as usize - 1]
             .push(index)
             .expect("a level's ring holds every slot of the model");
@@ -466,7 +493,7 @@ impl ModelQueue {
     /// the best measured time per row, over the model's workers, and its own run.
     fn estimate(&self, rows: Rows) -> Nanos {
         let workers = self.spec.workers.count_ones().max(1) as u64;
-        let ahead = self.queued_rows.load(Ordering::Relaxed) as u64;
+        let ahead = self.entry.waiting.load(Ordering::Relaxed) & u32::MAX as u64;
         let own = self
             .service
             .sizes()
@@ -480,7 +507,7 @@ impl ModelQueue {
     /// delay needs them); else they are `Nanos(u64::MAX)` and the present.
     pub fn view(&self, look: bool, now: Nanos) -> QueuedView {
         let mut view = QueuedView { rows: 0, oldest_at: now, earliest_deadline: Nanos(u64::MAX) };
-        view.rows = self.queued_rows.load(Ordering::Relaxed);
+        view.rows = self.entry.waiting.load(Ordering::Relaxed) as u32;
         if look {
             for level in &self.levels {
                 level.peek_each(|index| {
@@ -499,7 +526,7 @@ impl ModelQueue {
     /// Changes with every request that is accepted, before it is in its ring.
     #[inline]
     pub fn version(&self) -> u64 {
-        self.counters.accepted.load(Ordering::Acquire)
+        self.entry.accepted.load(Ordering::Acquire)
     }
 
     /// Recycles requests that were given up and are at the heads of their levels.
@@ -559,8 +586,7 @@ impl ModelQueue {
 
     /// A request stopped waiting: a worker took it.
     pub(super) fn left_queue(&self, rows: Rows) {
-        self.queued.fetch_sub(1, Ordering::Relaxed);
-        self.queued_rows.fetch_sub(rows.0 as u32, Ordering::Relaxed);
+        self.entry.waiting.fetch_sub(one_waiting(rows), Ordering::Relaxed);
     }
 
     /// A request that waited was given up by its client.
@@ -575,7 +601,7 @@ impl ModelQueue {
     /// A request was answered, or given up.
     pub(super) fn left(&self) {
         // Release, with the acquire in `outstanding`.
-        self.outstanding.fetch_sub(1, Ordering::Release);
+        self.exit.finished.fetch_add(1, Ordering::Release);
     }
 
     pub(super) fn put_free(&self, index: u32) {

@@ -128,7 +128,7 @@ pub(super) fn snapshot(shared: &Shared) -> StatsSnapshot {
             ModelStats {
                 name: m.setup.name.clone(),
                 engine: m.setup.engine.kind().name(),
-                accepted: counters.accepted.load(Ordering::Relaxed),
+                accepted: m.queue.accepted(),
                 inference_request_success: sum(|l| &l.success),
                 inference_request_failure: failures,
                 inference_count: sum(|l| &l.inference_count),

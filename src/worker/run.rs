@@ -74,16 +74,18 @@ impl Worker {
             worker: id,
         };
         let total: u32 = works.iter().map(|w| w.rows().0 as u32).sum();
-        match attempt(live, &mut works, total, &self.stats) {
-            Ok(stages) => {
-                let end = clock::now();
+        let mut end = now;
+        match attempt(live, &mut works, total, now, &self.stats) {
+            Ok((stages, at)) => {
+                end = at;
                 for work in works.drain(..) {
                     let receipt = receipt(&work, stages, total);
                     done(work, Ok(receipt), end);
                 }
             }
             Err(failure) if works.len() == 1 => {
-                done(works.pop().expect("one"), Err(failure), clock::now());
+                end = clock::now();
+                done(works.pop().expect("one"), Err(failure), end);
             }
             // One request may have spoilt the batch for all: each runs alone, so that only the
             // guilty one fails.
@@ -91,16 +93,17 @@ impl Worker {
                 for work in works.drain(..) {
                     let rows = work.rows().0 as u32;
                     let mut alone = [work];
-                    let outcome = attempt(live, &mut alone, rows, &self.stats);
+                    let outcome = attempt(live, &mut alone, rows, clock::now(), &self.stats);
                     let [work] = alone;
-                    let outcome = outcome.map(|stages| receipt(&work, stages, rows));
-                    done(work, outcome, clock::now());
+                    let outcome = outcome.map(|(stages, _)| receipt(&work, stages, rows));
+                    end = clock::now();
+                    done(work, outcome, end);
                 }
             }
         }
         self.completions.flush();
         self.batch = works;
-        let spent = clock::now().since(now);
+        let spent = end.since(now);
         LaneStats::bump(&self.stats.busy_ns, spent.0);
         let live = &mut self.lanes[n];
         live.virtual_time =
@@ -110,29 +113,29 @@ impl Worker {
     }
 }
 
-/// Runs `works`, `rows` rows in all, on the smallest plan that holds them.
+/// Runs `works`, `rows` rows in all, on the smallest plan that holds them, from the instant `start`.
+/// Also returns the instant at which it ended.
 fn attempt(
     live: &mut Live,
     works: &mut [Work],
     rows: u32,
+    start: Nanos,
     worker_stats: &crate::metrics::WorkerStats,
-) -> Result<Stages, Failure> {
+) -> Result<(Stages, Nanos), Failure> {
     let Some(instance) = live.instance.as_mut() else { return Err(Failure::ModelFailed) };
     let index = live.sizes.iter().position(|&s| s >= rows).ok_or(Failure::ModelFailed)?;
     let plan = PlanIndex(index);
-    let start = clock::now();
     let exact = works.len() == 1 && live.sizes[index] == rows;
     let result = catch_unwind(AssertUnwindSafe(|| {
         if exact {
-            direct(&mut **instance, plan, &mut works[0])
+            direct(&mut **instance, plan, &mut works[0], start)
         } else {
             staged(&mut **instance, plan, works)
         }
     }));
     let stats = &live.lane.stats;
     match result {
-        Ok(Ok((infer_from, infer_to))) => {
-            let end = clock::now();
+        Ok(Ok([infer_from, infer_to, end])) => {
             let stages = Stages {
                 input: infer_from.since(start),
                 infer: infer_to.since(infer_from),
@@ -144,7 +147,7 @@ fn attempt(
             LaneStats::bump(&stats.exec_count, 1);
             LaneStats::bump(&stats.ran[index], 1);
             live.lane.queue.service().observe(index, end.since(start));
-            Ok(stages)
+            Ok((stages, end))
         }
         Ok(Err(_)) => Err(Failure::ModelFailed),
         Err(_panic) => {
@@ -160,15 +163,18 @@ fn attempt(
     }
 }
 
+/// Instants returned: the inference began, it ended, the outputs are scattered.
 /// One request that fills its plan: from its own buffers into its own buffers.
 fn direct(
     instance: &mut dyn Instance,
     plan: PlanIndex,
     work: &mut Work,
-) -> Result<(Nanos, Nanos), RunError> {
-    let infer_from = clock::now();
+    start: Nanos,
+) -> Result<[Nanos; 3], RunError> {
     work.buffers(|inputs, outputs| instance.infer_direct(plan, inputs, outputs))?;
-    Ok((infer_from, clock::now()))
+    // Nothing is gathered or scattered: these stages take no time.
+    let end = clock::now();
+    Ok([start, end, end])
 }
 
 /// Several requests, or fewer rows than the plan has: through the engine's staging areas.
@@ -176,7 +182,7 @@ fn staged(
     instance: &mut dyn Instance,
     plan: PlanIndex,
     works: &mut [Work],
-) -> Result<(Nanos, Nanos), RunError> {
+) -> Result<[Nanos; 3], RunError> {
     let mut offsets = [0usize; TENSORS_MAX];
     for work in works.iter() {
         let (spans, payload) = work.input();
@@ -198,5 +204,5 @@ fn staged(
             offsets[o] += span.len;
         }
     }
-    Ok((infer_from, infer_to))
+    Ok([infer_from, infer_to, clock::now()])
 }
