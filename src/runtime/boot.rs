@@ -161,7 +161,7 @@ impl RuntimeBuilder {
         let cores = self.worker_cores()?;
         limit("workers", cores.len(), WORKERS_MAX)?;
         for dir in std::mem::take(&mut self.dirs) {
-            self.setups.push(super::load_setup(&dir)?);
+            self.setups.push(ModelSetup::read(&dir)?);
         }
         limit("models", self.setups.len(), MODELS_MAX)?;
         let idle_set = Arc::new(IdleSet::new(cores.len()));

@@ -23,7 +23,9 @@ pub use stats::{ModelStats, StatsSnapshot, WorkerState};
 
 use crate::batch::BatchSettings;
 use crate::engine::Engine;
+use crate::limits::BATCH_SIZES_MAX;
 use crate::metrics::{LaneStats, WorkerStats};
+use crate::model::{Inspection, InstanceGroup, LoadedModel};
 use crate::queue::ModelQueue;
 use crate::queue::completion::{CompletionReceiver, IoWaker};
 use crate::queue::idle::IdleSet;
@@ -57,6 +59,8 @@ pub struct ModelSetup {
     pub cores: Option<Vec<CoreId>>,
     /// Class labels, if the manifest has them.
     pub labels: Vec<String>,
+    /// What was found when the model was loaded; `None` for an engine made by hand.
+    pub inspection: Option<Arc<Inspection>>,
 }
 
 /// A model that is being served.
@@ -178,9 +182,54 @@ impl Drop for Runtime {
     }
 }
 
-/// Loads the model in `path` and says how it is to be served.
-fn load_setup(path: &std::path::Path) -> Result<ModelSetup, BuildError> {
-    Err(BuildError::Config(format!("{}: the loader is not linked yet", path.display())))
+impl ModelSetup {
+    /// Loads and verifies the model in `path` (a directory with a manifest, a manifest, or a bare
+    /// `.onnx` file), to be served as its manifest says.
+    ///
+    /// # Errors
+    /// Whatever [`LoadedModel::read`] finds.
+    pub fn read(path: &std::path::Path) -> Result<ModelSetup, BuildError> {
+        match LoadedModel::read(path) {
+            Ok(loaded) => Ok(ModelSetup::from(loaded)),
+            Err(error) => Err(BuildError::Model {
+                model: path.display().to_string(),
+                reason: Box::new(error),
+            }),
+        }
+    }
+}
+
+impl From<LoadedModel> for ModelSetup {
+    fn from(loaded: LoadedModel) -> ModelSetup {
+        let inspection = loaded.inspect();
+        let manifest = loaded.manifest;
+        ModelSetup {
+            name: manifest.name,
+            engine: loaded.engine,
+            batch: BatchSettings {
+                max_batch_size: manifest.max_batch_size as u32,
+                preferred_batch_size: manifest
+                    .preferred_batch_size
+                    .iter()
+                    .map(|&size| size as u32)
+                    .take(BATCH_SIZES_MAX)
+                    .collect(),
+                max_queue_delay: manifest.max_queue_delay,
+            },
+            max_queue_size: manifest.max_queue_size,
+            max_request_rows: Rows(manifest.max_request_rows as u16),
+            priority_levels: manifest.priority_levels,
+            default_priority: manifest.default_priority,
+            default_timeout: manifest.default_timeout,
+            weight: manifest.weight,
+            cores: match manifest.instance_group {
+                InstanceGroup::All => None,
+                InstanceGroup::Cores(cores) => Some(cores),
+            },
+            labels: manifest.labels,
+            inspection: Some(Arc::new(inspection)),
+        }
+    }
 }
 
 #[cfg(test)]

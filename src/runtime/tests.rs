@@ -34,6 +34,7 @@ fn setup(name: &str, row_bytes: usize, sizes: &[usize], per_run: Duration) -> Mo
         weight: 1,
         cores: None,
         labels: Vec::new(),
+        inspection: None,
     }
 }
 

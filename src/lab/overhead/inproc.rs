@@ -40,6 +40,7 @@ pub(crate) fn echo_model(
         weight: 1,
         cores: None,
         labels: Vec::new(),
+        inspection: None,
     })
 }
 
