@@ -10,10 +10,13 @@
 //!
 //! [`KEYS`] lists every key; a test holds it against the parser and against the defaults.
 
+use crate::engine::EngineKind;
 use crate::limits::{
-    MODELS_MAX, QUEUE_DELAY_US_MAX, SLOTS_PER_MODEL_MAX, TIMEOUT_US_MAX, WORKERS_MAX,
+    BATCH_ROWS_MAX, MODELS_MAX, QUEUE_DELAY_US_MAX, SLOTS_PER_MODEL_MAX, TIMEOUT_US_MAX,
+    WORKERS_MAX,
 };
-use crate::runtime::ModelSetup;
+use crate::model::manifest::WEIGHT_MAX;
+use crate::model::{InstanceGroup, Manifest};
 use crate::toml_errors::{Document, Table, TomlError};
 use crate::units::{CoreId, Micros};
 use crate::worker::IdleStrategy;
@@ -25,8 +28,6 @@ use std::time::Duration;
 const SPIN_US_MAX: u64 = 1_000_000;
 /// Longest `drain_timeout_ms`, in milliseconds (one hour).
 const DRAIN_MS_MAX: u64 = 3_600_000;
-/// Largest `weight`.
-const WEIGHT_MAX: u64 = 1_000_000;
 
 /// One key of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +64,8 @@ keys! {
     "runtime" "drain_timeout_ms" "milliseconds" "10000" "How long SIGTERM waits for accepted requests.";
     "model" "path" "path" "required" "A directory with a manifest, or a bare .onnx file; relative to the configuration file.";
     "model" "name" "text" "the manifest's" "Name that clients ask for.";
+    "model" "engine" "\"plan\" or \"tract\"" "the manifest's" "What runs it.";
+    "model" "max_batch_size" "number" "the manifest's" "Largest batch in rows; larger batch sizes of the manifest are not compiled.";
     "model" "max_queue_size" "number" "the manifest's" "Requests that may wait.";
     "model" "max_queue_delay_microseconds" "microseconds" "the manifest's" "How long a request may wait for company.";
     "model" "default_timeout_microseconds" "microseconds" "the manifest's" "Deadline of requests that carry none; 0 is none.";
@@ -113,6 +116,10 @@ pub struct ModelEntry {
     pub path: PathBuf,
     /// Name that clients ask for.
     pub name: Option<String>,
+    /// What runs it.
+    pub engine: Option<EngineKind>,
+    /// Largest batch, in rows; batch sizes above it are not compiled.
+    pub max_batch_size: Option<usize>,
     /// `max_queue_size`.
     pub max_queue_size: Option<u32>,
     /// `max_queue_delay_microseconds`.
@@ -131,25 +138,23 @@ impl ModelEntry {
         ModelEntry { path: path.into(), ..Default::default() }
     }
 
-    /// Puts the differences into a loaded model.
-    pub fn apply(&self, setup: &mut ModelSetup) {
+    /// Puts the differences into the model's manifest, before it is loaded.
+    pub fn apply(&self, manifest: &mut Manifest) {
         if let Some(name) = &self.name {
-            setup.name.clone_from(name);
+            manifest.name.clone_from(name);
         }
-        if let Some(n) = self.max_queue_size {
-            setup.max_queue_size = n;
+        if let Some(engine) = self.engine {
+            manifest.engine = engine;
         }
-        if let Some(delay) = self.max_queue_delay {
-            setup.batch.max_queue_delay = delay;
+        if let Some(rows) = self.max_batch_size {
+            manifest.limit_batches(rows);
         }
-        if let Some(timeout) = self.default_timeout {
-            setup.default_timeout = timeout;
-        }
-        if let Some(weight) = self.weight {
-            setup.weight = weight;
-        }
+        set(&mut manifest.max_queue_size, self.max_queue_size);
+        set(&mut manifest.max_queue_delay, self.max_queue_delay);
+        set(&mut manifest.default_timeout, self.default_timeout);
+        set(&mut manifest.weight, self.weight);
         if let Some(cores) = &self.cores {
-            setup.cores = Some(cores.clone());
+            manifest.instance_group = InstanceGroup::Cores(cores.clone());
         }
     }
 }
@@ -373,6 +378,10 @@ fn model(table: Table<'_>, base: &Path) -> Result<ModelEntry, TomlError> {
     let entry = ModelEntry {
         path: base.join(path),
         name: table.text("name")?,
+        engine: engine(&table)?,
+        max_batch_size: table
+            .integer("max_batch_size", 1, BATCH_ROWS_MAX as u64)?
+            .map(|n| n as usize),
         max_queue_size: table
             .integer("max_queue_size", 1, SLOTS_PER_MODEL_MAX as u64 - 1)?
             .map(|n| n as u32),
@@ -383,7 +392,10 @@ fn model(table: Table<'_>, base: &Path) -> Result<ModelEntry, TomlError> {
     };
     if let Some(name) = entry.name.as_deref().filter(|name| !is_model_name(name)) {
         let max = crate::limits::MODEL_NAME_LEN_MAX;
-        let message = format!("{name:?} is no model name: 1 to {max} printable ASCII characters");
+        let message = format!(
+            "{name:?} is no model name; 1 to {max} of the characters a-z, A-Z, 0-9, _, - and . \
+             will do"
+        );
         return Err(table.invalid("name", message));
     }
     table.finish()?;
@@ -392,7 +404,15 @@ fn model(table: Table<'_>, base: &Path) -> Result<ModelEntry, TomlError> {
 
 fn is_model_name(name: &str) -> bool {
     (1..=crate::limits::MODEL_NAME_LEN_MAX).contains(&name.len())
-        && name.bytes().all(|b| b.is_ascii_graphic())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'))
+}
+
+fn engine(table: &Table<'_>) -> Result<Option<EngineKind>, TomlError> {
+    let Some(name) = table.text("engine")? else { return Ok(None) };
+    let kinds = [EngineKind::Plan, EngineKind::Tract];
+    kinds.into_iter().find(|kind| kind.name() == name).map(Some).ok_or_else(|| {
+        table.invalid("engine", format!("{name:?} is no engine; choose \"plan\" or \"tract\""))
+    })
 }
 
 fn listen(table: Table<'_>, base: &Path) -> Result<Listen, TomlError> {

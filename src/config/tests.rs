@@ -11,7 +11,7 @@ fn a_full_file_is_read() {
     let config = parse(
         "metrics = '127.0.0.1:9100'\n\
          [runtime]\ncores = [1, 3]\nio_core = 0\nidle = { spin_us = 20 }\ndrain_timeout_ms = 50\n\
-         [[model]]\npath = 'models/a'\nname = 'b'\nmax_queue_size = 7\nweight = 2\ncores = [3]\n\
+         [[model]]\npath = 'models/a'\nname = 'b'\nengine = 'plan'\nmax_batch_size = 4\nmax_queue_size = 7\nweight = 2\ncores = [3]\n\
          max_queue_delay_microseconds = 100\ndefault_timeout_microseconds = 0\n\
          [[model]]\npath = '/elsewhere/c.onnx'\n\
          [listen]\nunix = 'cl.sock'\nunix_mode = 0o660\nallow_uids = [0, 1000]\n\
@@ -28,6 +28,8 @@ fn a_full_file_is_read() {
             ModelEntry {
                 path: "/base/models/a".into(),
                 name: Some("b".into()),
+                engine: Some(EngineKind::Plan),
+                max_batch_size: Some(4),
                 max_queue_size: Some(7),
                 max_queue_delay: Some(Micros(100)),
                 default_timeout: Some(Micros(0)),
@@ -202,4 +204,43 @@ fn core_lists_are_read() {
     for wrong in ["", "a", "1-", "3-1", "0-64", "1,,2", "-1", "0-65535"] {
         assert!(read(wrong).is_err(), "{wrong}");
     }
+}
+
+#[test]
+fn a_models_entry_goes_before_its_manifest() {
+    let dir = std::env::temp_dir().join(format!("corelane-config-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let file = dir.join("manifest.toml");
+    std::fs::write(&file, "name = 'm'\nmax_batch_size = 8\nmax_queue_size = 9\nweight = 3\n")
+        .unwrap();
+    let mut manifest = Manifest::read(&file).unwrap();
+    let before = manifest.clone();
+    ModelEntry::new(&file).apply(&mut manifest);
+    assert_eq!(manifest, before);
+    let entry = ModelEntry {
+        path: file,
+        name: Some("other".into()),
+        engine: Some(EngineKind::Plan),
+        max_batch_size: Some(4),
+        max_queue_size: Some(5),
+        max_queue_delay: Some(Micros(6)),
+        default_timeout: Some(Micros(7)),
+        weight: None,
+        cores: Some(vec![CoreId(8)]),
+    };
+    entry.apply(&mut manifest);
+    std::fs::remove_dir_all(&dir).unwrap();
+    let wanted = Manifest {
+        name: "other".into(),
+        engine: EngineKind::Plan,
+        max_batch_size: 4,
+        batch_sizes: vec![1, 2, 4],
+        max_request_rows: 4,
+        max_queue_size: 5,
+        max_queue_delay: Micros(6),
+        default_timeout: Micros(7),
+        instance_group: InstanceGroup::Cores(vec![CoreId(8)]),
+        ..before
+    };
+    assert_eq!(manifest, wanted);
 }
