@@ -24,6 +24,7 @@ mod aligned;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+pub mod cast;
 mod conv;
 mod gemm;
 mod isa;

@@ -1,7 +1,171 @@
 //! Engine `plan`: static plan and kernels of our own.
-use super::{Engine, EngineError, EngineErrorKind, LoadRequest};
+//!
+//! tract parses and types the file once; for every batch size its typed graph goes through
+//! [`import`] (an intermediate representation), [`simplify`] (operators found again, epilogues
+//! folded), [`lower`] (layouts, kernels, packed weights that all batch sizes share) and [`memory`]
+//! (one arena with every intermediate at a fixed offset). An instance then runs the steps in order
+//! and never allocates, unless a step falls back to tract, which
+//! [`describe`](super::Engine::describe) lists.
+//!
+//! Everything is computed in f32: f16 is widened when weights are loaded, and quantised graphs
+//! (QuantizeLinear, DequantizeLinear) are computed on the dequantised values, rounded where the
+//! graph rounds.
 
-/// Loads a model.
-pub fn load(_request: &LoadRequest<'_>) -> Result<Box<dyn Engine>, EngineError> {
-    Err(EngineError::new(EngineErrorKind::Internal, "not built yet"))
+use super::kernels::{Isa, Kernels};
+use super::tract::front;
+use super::{
+    Description, Engine, EngineError, EngineErrorKind, EngineKind, Instance, LoadRequest,
+    OperatorUse, PlanMemory,
+};
+use crate::model::signature::{Signature, TensorSpec};
+use std::sync::Arc;
+
+mod exec;
+mod functions;
+mod graph;
+mod import;
+mod lower;
+mod memory;
+mod ops;
+mod order;
+mod recurrent;
+mod simplify;
+mod step;
+
+/// A loaded model.
+pub struct PlanEngine {
+    signature: Signature,
+    batch_sizes: Vec<usize>,
+    program: Arc<exec::Program>,
 }
+
+/// Loads a model with the best kernels that this processor has.
+///
+/// # Errors
+/// As [`load_with`].
+pub fn load(request: &LoadRequest<'_>) -> Result<Box<dyn Engine>, EngineError> {
+    Ok(Box::new(load_with(request, Isa::detect())?))
+}
+
+/// Loads a model with the kernels of `isa`.
+///
+/// # Errors
+/// What [`front::parse`] refuses; `Limit` where shapes overflow or the largest arena is over
+/// `arena_bytes_max` (nothing of it is allocated then); `UnsupportedOperator` where neither a kernel
+/// nor tract can run a node, or this processor lacks `isa`.
+pub fn load_with(request: &LoadRequest<'_>, isa: Isa) -> Result<PlanEngine, EngineError> {
+    let kernels = Kernels::new(isa)
+        .map_err(|e| EngineError::new(EngineErrorKind::UnsupportedOperator, e.to_string()))?;
+    let parsed = front::parse(request.bytes, request.bind_axes, request.bind_inputs)?;
+    let batch_sizes = if parsed.signature.batched { request.batch_sizes.to_vec() } else { vec![1] };
+    let mut shared = lower::Shared::new(kernels);
+    let mut plans = vec![];
+    for &batch in &batch_sizes {
+        let mut graph = import::import(&parsed.typed(batch)?)?;
+        simplify::simplify(&mut graph);
+        let plan = lower::lower(&graph, batch, &mut shared)?;
+        let bytes = plan.arena_words.saturating_mul(size_of::<f32>());
+        if bytes > request.arena_bytes_max {
+            return Err(EngineError::new(
+                EngineErrorKind::Limit,
+                format!(
+                    "batch size {batch} needs an arena of {bytes} bytes, the limit (arena_bytes_max) is {}",
+                    request.arena_bytes_max
+                ),
+            ));
+        }
+        plans.push(plan);
+    }
+    let rows = |specs: &[TensorSpec]| specs.iter().map(TensorSpec::row_bytes).collect();
+    let row_bytes = (rows(&parsed.signature.inputs), rows(&parsed.signature.outputs));
+    let program = Arc::new(exec::Program { plans, shared, row_bytes });
+    Ok(PlanEngine { signature: parsed.signature, batch_sizes, program })
+}
+
+impl Engine for PlanEngine {
+    fn kind(&self) -> EngineKind {
+        EngineKind::Plan
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn batch_sizes(&self) -> &[usize] {
+        &self.batch_sizes
+    }
+
+    fn describe(&self) -> Description {
+        let program = &self.program;
+        let mut operators: Vec<OperatorUse> = vec![];
+        for step in program.plans.first().map_or(&[][..], |p| &p.steps) {
+            let (operator, implementation) = (step.operator.clone(), step.kernel.kind());
+            match operators
+                .iter_mut()
+                .find(|u| u.operator == operator && u.implementation == implementation)
+            {
+                Some(known) => known.count += 1,
+                None => operators.push(OperatorUse { operator, implementation, count: 1 }),
+            }
+        }
+        let memory = program
+            .plans
+            .iter()
+            .map(|plan| PlanMemory {
+                batch_size: plan.batch,
+                arena_bytes: Some(plan.arena_words * size_of::<f32>()),
+                arena_lower_bound_bytes: Some(plan.lower_bound_words * size_of::<f32>()),
+                staging_bytes: plan.input_words.iter().chain(&plan.output_words).sum::<usize>()
+                    * size_of::<f32>(),
+            })
+            .collect();
+        let falls_back = |s: &step::Step| matches!(s.kernel, step::Kernel::Fallback { .. });
+        Description {
+            operators,
+            memory,
+            weight_bytes: program.shared.bytes(),
+            allocation_free: !program.plans.iter().any(|p| p.steps.iter().any(falls_back)),
+            isa: Some(program.shared.kernels.isa().name().to_string()),
+            steps: program.plans.iter().flat_map(step_lines).collect(),
+        }
+    }
+
+    fn instance(&self) -> Result<Box<dyn Instance>, EngineError> {
+        Ok(Box::new(exec::PlanInstance::new(self.program.clone())))
+    }
+}
+
+/// One line for each step of a plan, after one for the plan.
+fn step_lines(plan: &step::Plan) -> Vec<String> {
+    let mut lines = vec![format!(
+        "batch {}: {} steps, arena {} bytes, lower bound {} bytes",
+        plan.batch,
+        plan.steps.len(),
+        plan.arena_words * size_of::<f32>(),
+        plan.lower_bound_words * size_of::<f32>()
+    )];
+    for (i, step) in plan.steps.iter().enumerate() {
+        let place = |o: &step::Operand| match o.space {
+            step::Space::Arena => format!("arena+{}", o.start * size_of::<f32>()),
+            step::Space::Input(n) => format!("input{n}"),
+            step::Space::Output(n) => format!("output{n}"),
+            step::Space::Const(n) => format!("const{n}"),
+        };
+        let from: Vec<String> = step.sources.iter().map(place).collect();
+        lines.push(format!(
+            "{i:>3} {} f32 {} [{} -> {}, {} bytes, {} flop] {} ({:?})",
+            step.kernel.name(),
+            step.shapes,
+            from.join(" "),
+            place(&step.dest),
+            step.dest.len * size_of::<f32>(),
+            step.flops,
+            step.operator,
+            step.name,
+        ));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests;

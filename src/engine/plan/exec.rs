@@ -1,0 +1,480 @@
+//! Running a plan: the mutable half of the engine.
+
+use super::lower::Shared;
+use super::ops;
+use super::step::{Kernel, Operand, Plan, SOURCES_MAX, Space, Step};
+use crate::engine::kernels::{self, AlignedBuf, Kernels, cast};
+use crate::engine::{Instance, PlanIndex, RunError};
+use crate::limits::TENSORS_MAX;
+use crate::units::DType;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use tract_onnx::prelude::{IntoTValue, TValue, TVec, Tensor};
+
+/// What the engine shares with its instances.
+pub struct Program {
+    /// One for each batch size, ascending.
+    pub plans: Vec<Plan>,
+    /// Packed weights and the instruction set.
+    pub shared: Shared,
+    /// Bytes of one row of each input and output.
+    pub row_bytes: (Vec<usize>, Vec<usize>),
+}
+
+/// One worker's buffers. All batch sizes share them, since only one runs at a time: an arena and
+/// staging areas as long as the largest needs.
+pub struct PlanInstance {
+    program: Arc<Program>,
+    arena: AlignedBuf,
+    inputs: Vec<AlignedBuf>,
+    outputs: Vec<AlignedBuf>,
+}
+
+impl PlanInstance {
+    /// Allocates and touches all buffers.
+    pub fn new(program: Arc<Program>) -> PlanInstance {
+        let most = |of: fn(&Plan) -> &[usize]| -> Vec<AlignedBuf> {
+            let count = program.plans.first().map_or(0, |p| of(p).len());
+            (0..count)
+                .map(|i| program.plans.iter().map(|p| of(p)[i]).max().unwrap_or(0))
+                .map(AlignedBuf::zeroed)
+                .collect()
+        };
+        let (inputs, outputs) = (most(|p| &p.input_words), most(|p| &p.output_words));
+        let arena = program.plans.iter().map(|p| p.arena_words).max().unwrap_or(0);
+        PlanInstance { arena: AlignedBuf::zeroed(arena), inputs, outputs, program }
+    }
+
+    /// Nanoseconds of each step of a plan, in one run.
+    #[cfg(test)]
+    pub fn profile(&mut self, plan: PlanIndex) -> Vec<u64> {
+        let program = self.program.clone();
+        let plan = &program.plans[plan.0];
+        let mut inputs: [&[f32]; TENSORS_MAX] = [&[]; TENSORS_MAX];
+        for (i, input) in self.inputs.iter().enumerate() {
+            inputs[i] = &input[..plan.input_words[i]];
+        }
+        let mut outputs: [&mut [f32]; TENSORS_MAX] = std::array::from_fn(|_| &mut [][..]);
+        for (o, output) in self.outputs.iter_mut().enumerate() {
+            outputs[o] = &mut output[..plan.output_words[o]];
+        }
+        let mut times = vec![];
+        for step in &plan.steps {
+            let start = std::time::Instant::now();
+            run_step(&program.shared.kernels, plan, step, &mut self.arena, &inputs, &mut outputs)
+                .unwrap();
+            times.push(start.elapsed().as_nanos() as u64);
+        }
+        times
+    }
+}
+
+impl Instance for PlanInstance {
+    fn input_mut(&mut self, plan: PlanIndex, input: usize) -> &mut [u8] {
+        let bytes = self.program.row_bytes.0[input] * self.program.plans[plan.0].batch;
+        &mut cast::bytes_mut(&mut self.inputs[input])[..bytes]
+    }
+
+    fn infer(&mut self, plan: PlanIndex) -> Result<(), RunError> {
+        let PlanInstance { program, arena, inputs, outputs } = self;
+        let plan = &program.plans[plan.0];
+        let mut from: [&[f32]; TENSORS_MAX] = [&[]; TENSORS_MAX];
+        for (i, input) in inputs.iter().enumerate() {
+            from[i] = &input[..plan.input_words[i]];
+        }
+        let mut to: [&mut [f32]; TENSORS_MAX] = std::array::from_fn(|_| &mut [][..]);
+        for (o, output) in outputs.iter_mut().enumerate() {
+            to[o] = &mut output[..plan.output_words[o]];
+        }
+        run(&program.shared.kernels, plan, arena, &from, &mut to)
+    }
+
+    fn output(&self, plan: PlanIndex, output: usize) -> &[u8] {
+        let bytes = self.program.row_bytes.1[output] * self.program.plans[plan.0].batch;
+        &cast::bytes(&self.outputs[output])[..bytes]
+    }
+
+    fn infer_direct(
+        &mut self,
+        index: PlanIndex,
+        inputs: &[&[u8]],
+        outputs: &mut [&mut [u8]],
+    ) -> Result<(), RunError> {
+        let PlanInstance { program, arena, inputs: staged_in, outputs: staged_out } = self;
+        let plan = &program.plans[index.0];
+        let mut from: [&[f32]; TENSORS_MAX] = [&[]; TENSORS_MAX];
+        for (i, (input, staged)) in inputs.iter().zip(staged_in.iter_mut()).enumerate() {
+            from[i] = match cast::words(input) {
+                Some(words) if words.len() == plan.input_words[i] => words,
+                _ => {
+                    cast::bytes_mut(staged)[..input.len()].copy_from_slice(input);
+                    &staged[..plan.input_words[i]]
+                }
+            };
+        }
+        let mut direct = [false; TENSORS_MAX];
+        {
+            let mut to: [&mut [f32]; TENSORS_MAX] = std::array::from_fn(|_| &mut [][..]);
+            for (o, (output, staged)) in outputs.iter_mut().zip(staged_out.iter_mut()).enumerate() {
+                to[o] = match cast::words_mut(output) {
+                    Some(words) if words.len() == plan.output_words[o] => {
+                        direct[o] = true;
+                        words
+                    }
+                    _ => &mut staged[..plan.output_words[o]],
+                };
+            }
+            run(&program.shared.kernels, plan, arena, &from, &mut to)?;
+        }
+        for (o, output) in outputs.iter_mut().enumerate() {
+            if !direct[o] {
+                output.copy_from_slice(&cast::bytes(&staged_out[o])[..output.len()]);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn run(
+    kernels: &Kernels,
+    plan: &Plan,
+    arena: &mut [f32],
+    inputs: &[&[f32]; TENSORS_MAX],
+    outputs: &mut [&mut [f32]; TENSORS_MAX],
+) -> Result<(), RunError> {
+    // Every step overwrites what it writes, so a run that was cut short leaves nothing behind.
+    catch_unwind(AssertUnwindSafe(|| {
+        for (i, step) in plan.steps.iter().enumerate() {
+            if run_step(kernels, plan, step, arena, inputs, outputs).is_none() {
+                return Err(RunError::Step { step: i as u32 });
+            }
+        }
+        Ok(())
+    }))
+    .unwrap_or(Err(RunError::Panic))
+}
+
+/// The rest of the arena beside a step's destination and scratch: `(first word, words)`.
+type Pieces<'a> = [(usize, &'a [f32]); 3];
+
+/// Cuts the destination and the scratch out of the arena.
+fn cut(arena: &mut [f32], a: Operand, b: Operand) -> (&mut [f32], &mut [f32], Pieces<'_>) {
+    if a.start > b.start {
+        let (b, a, pieces) = cut(arena, b, a);
+        return (a, b, pieces);
+    }
+    let (left, rest) = arena.split_at_mut(a.start);
+    let (a_words, rest) = rest.split_at_mut(a.len);
+    let middle_from = a.start + a.len;
+    let (middle, rest) = rest.split_at_mut(b.start - middle_from);
+    let (b_words, right) = rest.split_at_mut(b.len);
+    (a_words, b_words, [(0, left), (middle_from, middle), (b.start + b.len, right)])
+}
+
+fn find<'a>(pieces: &Pieces<'a>, operand: Operand) -> &'a [f32] {
+    for &(from, words) in pieces {
+        if operand.start >= from && operand.start - from + operand.len <= words.len() {
+            return &words[operand.start - from..][..operand.len];
+        }
+    }
+    unreachable!("the memory plan keeps sources apart from destination and scratch")
+}
+
+fn run_step(
+    kernels: &Kernels,
+    plan: &Plan,
+    step: &Step,
+    arena: &mut [f32],
+    inputs: &[&[f32]; TENSORS_MAX],
+    outputs: &mut [&mut [f32]; TENSORS_MAX],
+) -> Option<()> {
+    let nothing = Operand { space: Space::Arena, start: 0, len: 0 };
+    let scratch_at = if step.scratch.len == 0 { nothing } else { step.scratch };
+    let mut read: [&[f32]; SOURCES_MAX] = [&[]; SOURCES_MAX];
+    let (dest, scratch);
+    match step.dest.space {
+        Space::Output(o) => {
+            let (before, rest) = outputs.split_at_mut(o);
+            let (this, after) = rest.split_first_mut()?;
+            let (s, _, pieces) = cut(arena, scratch_at, nothing_after(scratch_at));
+            for (slot, operand) in read.iter_mut().zip(&step.sources) {
+                *slot = match operand.space {
+                    Space::Arena => find(&pieces, *operand),
+                    Space::Input(i) => &inputs[i][operand.start..][..operand.len],
+                    Space::Const(c) => &plan.constants[c][operand.start..][..operand.len],
+                    Space::Output(p) if p < o => &before[p][operand.start..][..operand.len],
+                    Space::Output(p) => &after[p - o - 1][operand.start..][..operand.len],
+                };
+            }
+            scratch = s;
+            dest = &mut this[step.dest.start..][..step.dest.len];
+        }
+        _ => {
+            let scratch_at =
+                if step.scratch.len == 0 { nothing_after(step.dest) } else { step.scratch };
+            let (d, s, pieces) = cut(arena, step.dest, scratch_at);
+            for (slot, operand) in read.iter_mut().zip(&step.sources) {
+                *slot = match operand.space {
+                    Space::Arena => find(&pieces, *operand),
+                    Space::Input(i) => &inputs[i][operand.start..][..operand.len],
+                    Space::Const(c) => &plan.constants[c][operand.start..][..operand.len],
+                    Space::Output(o) => &outputs[o][operand.start..][..operand.len],
+                };
+            }
+            (dest, scratch) = (d, s);
+        }
+    }
+    compute(kernels, &step.kernel, &read[..step.sources.len()], dest, scratch)
+}
+
+/// An empty operand that lies after `operand`.
+fn nothing_after(operand: Operand) -> Operand {
+    Operand { space: Space::Arena, start: operand.start + operand.len, len: 0 }
+}
+
+fn compute(
+    kernels: &Kernels,
+    kernel: &Kernel,
+    read: &[&[f32]],
+    dest: &mut [f32],
+    scratch: &mut [f32],
+) -> Option<()> {
+    match kernel {
+        Kernel::Conv { conv, batch, act } => {
+            conv.run(kernels, *batch, read[0], read.get(1).copied(), *act, dest, scratch);
+        }
+        Kernel::Gemm { weights, rows, act } => {
+            let (k, n) = (weights.k(), weights.n());
+            weights.run(kernels, *rows, read[0], k, read.get(1).copied(), *act, dest, n);
+        }
+        Kernel::MatMul { params, at } => {
+            for &[a, b, c] in at {
+                kernels::matmul(
+                    kernels,
+                    params,
+                    &read[0][a..],
+                    &read[1][b..],
+                    &mut dest[c..],
+                    scratch,
+                );
+            }
+        }
+        Kernel::Activation(act) => {
+            if let Some(x) = read.first() {
+                dest.copy_from_slice(x);
+            }
+            ops::activate(*act, dest);
+        }
+        Kernel::Unary(f) => {
+            if let Some(x) = read.first() {
+                dest.copy_from_slice(x);
+            }
+            ops::unary(*f, dest);
+        }
+        Kernel::Binary { op, broadcast } => match *read {
+            [a, b] => broadcast.run(*op, a, b, dest),
+            [b] => broadcast.run_in_place(*op, b, dest),
+            _ => return None,
+        },
+        Kernel::Reduce { kind, dims, scale } => ops::reduce(*kind, read[0], *dims, *scale, dest),
+        Kernel::Softmax { n, scale, log } => {
+            if let Some(x) = read.first() {
+                dest.copy_from_slice(x);
+            }
+            if *log {
+                ops::log_softmax(dest, *n, *scale);
+            } else {
+                ops::softmax(dest, *n, *scale);
+            }
+        }
+        Kernel::LayerNorm { dims, eps, gamma, beta } => {
+            ops::layer_norm_middle(read[0], *dims, *eps, gamma, beta, scratch, dest);
+        }
+        Kernel::Pool { pool, image, out } => ops::pool(pool, *image, *out, read[0], dest),
+        Kernel::Move { copies, fill } => {
+            if let Some(fill) = fill {
+                dest.fill(*fill);
+            }
+            for (copy, x) in copies.iter().zip(read) {
+                copy.run(x, dest);
+            }
+        }
+        Kernel::Embed { table, width, first, index, count } => match index {
+            DType::I32 => {
+                let index = read[0][..*count].iter().map(|x| i64::from(x.to_bits() as i32));
+                ops::embed(table, *width, *first, index, dest);
+            }
+            DType::I64 => {
+                let index = cast::bytes(read[0])
+                    .as_chunks::<8>()
+                    .0
+                    .iter()
+                    .map(|&b| i64::from_le_bytes(b))
+                    .take(*count);
+                ops::embed(table, *width, *first, index, dest);
+            }
+            _ => return None,
+        },
+        Kernel::Cast { from, to, count } => return convert(*from, *to, *count, read[0], dest),
+        Kernel::Quantize { scale, zero, to, count } => {
+            let out = cast::bytes_mut(dest);
+            for (y, &x) in out.iter_mut().zip(&read[0][..*count]) {
+                let q = (x / scale).round_ties_even() + *zero as f32;
+                *y = match to {
+                    DType::I8 => (q.clamp(-128.0, 127.0) as i8) as u8,
+                    DType::U8 => q.clamp(0.0, 255.0) as u8,
+                    _ => return None,
+                };
+            }
+        }
+        Kernel::Dequantize { scale, zero, from, count } => {
+            let source = cast::bytes(read[0]);
+            for (i, y) in dest[..*count].iter_mut().enumerate() {
+                let q = match from {
+                    DType::I8 => i32::from(source[i] as i8),
+                    DType::U8 => i32::from(source[i]),
+                    DType::I32 => read[0][i].to_bits() as i32,
+                    _ => return None,
+                };
+                *y = (q - zero) as f32 * scale;
+            }
+        }
+        Kernel::Recurrent(layer, batch, time) => {
+            layer.run(kernels, *batch, *time, read[0], dest, scratch);
+        }
+        Kernel::Fallback { node, inputs, outputs } => {
+            let mut tensors: TVec<TValue> = TVec::new();
+            for (((dtype, shape), x), wanted) in inputs.iter().zip(read).zip(&node.input_types) {
+                tensors.push(
+                    tensor(*dtype, shape, x)?.cast_to_dt(*wanted).ok()?.into_owned().into_tvalue(),
+                );
+            }
+            let results = node.plan.run(tensors).ok()?;
+            for (result, (dtype, len, start)) in results.iter().zip(outputs) {
+                store(result, *dtype, *len, &mut dest[*start..])?;
+            }
+        }
+    }
+    Some(())
+}
+
+/// Elements of `size` bytes.
+fn elements<const N: usize>(words: &[f32], count: usize) -> impl Iterator<Item = [u8; N]> + '_ {
+    cast::bytes(words).as_chunks::<N>().0.iter().copied().take(count)
+}
+
+fn convert(from: DType, to: DType, count: usize, x: &[f32], y: &mut [f32]) -> Option<()> {
+    if (from, to) == (DType::F32, DType::F16) {
+        let out = cast::bytes_mut(y).as_chunks_mut::<2>().0;
+        for (y, &x) in out.iter_mut().zip(&x[..count]) {
+            *y = half::f16::from_f32(x).to_le_bytes();
+        }
+        return Some(());
+    }
+    if to != DType::F32 {
+        return None;
+    }
+    let y = y[..count].iter_mut();
+    match from {
+        DType::F32 => y.zip(x).for_each(|(y, &x)| *y = x),
+        DType::F16 => y
+            .zip(elements::<2>(x, count))
+            .for_each(|(y, b)| *y = half::f16::from_le_bytes(b).to_f32()),
+        DType::F64 => {
+            y.zip(elements::<8>(x, count)).for_each(|(y, b)| *y = f64::from_le_bytes(b) as f32)
+        }
+        DType::I8 => y.zip(elements::<1>(x, count)).for_each(|(y, b)| *y = f32::from(b[0] as i8)),
+        DType::U8 | DType::Bool => {
+            y.zip(elements::<1>(x, count)).for_each(|(y, b)| *y = f32::from(b[0]))
+        }
+        DType::I16 => {
+            y.zip(elements::<2>(x, count)).for_each(|(y, b)| *y = f32::from(i16::from_le_bytes(b)))
+        }
+        DType::U16 => {
+            y.zip(elements::<2>(x, count)).for_each(|(y, b)| *y = f32::from(u16::from_le_bytes(b)))
+        }
+        DType::I32 => {
+            y.zip(elements::<4>(x, count)).for_each(|(y, b)| *y = i32::from_le_bytes(b) as f32)
+        }
+        DType::U32 => {
+            y.zip(elements::<4>(x, count)).for_each(|(y, b)| *y = u32::from_le_bytes(b) as f32)
+        }
+        DType::I64 => {
+            y.zip(elements::<8>(x, count)).for_each(|(y, b)| *y = i64::from_le_bytes(b) as f32)
+        }
+        DType::U64 => {
+            y.zip(elements::<8>(x, count)).for_each(|(y, b)| *y = u64::from_le_bytes(b) as f32)
+        }
+    }
+    Some(())
+}
+
+/// tract's form of an operand. Allocates.
+fn tensor(dtype: DType, shape: &[usize], words: &[f32]) -> Option<Tensor> {
+    let count = shape.iter().product();
+    macro_rules! of {
+        ($t:ty, $n:literal) => {
+            Tensor::from_shape(
+                shape,
+                &elements::<$n>(words, count).map(<$t>::from_le_bytes).collect::<Vec<_>>(),
+            )
+        };
+    }
+    match dtype {
+        DType::F32 => Tensor::from_shape(shape, &words[..count]),
+        DType::Bool => Tensor::from_shape(
+            shape,
+            &elements::<1>(words, count).map(|b| b[0] != 0).collect::<Vec<_>>(),
+        ),
+        DType::F64 => of!(f64, 8),
+        DType::I8 => of!(i8, 1),
+        DType::U8 => of!(u8, 1),
+        DType::I16 => of!(i16, 2),
+        DType::U16 => of!(u16, 2),
+        DType::I32 => of!(i32, 4),
+        DType::U32 => of!(u32, 4),
+        DType::I64 => of!(i64, 8),
+        DType::U64 => of!(u64, 8),
+        DType::F16 => return None,
+    }
+    .ok()
+}
+
+/// A result of tract's back into words. Allocates where the type differs.
+fn store(result: &Tensor, dtype: DType, len: usize, words: &mut [f32]) -> Option<()> {
+    let out = cast::bytes_mut(words);
+    macro_rules! of {
+        ($t:ty, $n:literal) => {{
+            let cast = result.cast_to::<$t>().ok()?;
+            let plain = cast.as_plain_ram()?;
+            let values = plain.as_slice::<$t>().ok()?;
+            if values.len() != len {
+                return None;
+            }
+            out.as_chunks_mut::<$n>()
+                .0
+                .iter_mut()
+                .zip(values)
+                .for_each(|(y, x)| *y = x.to_le_bytes());
+        }};
+    }
+    match dtype {
+        DType::F32 => of!(f32, 4),
+        DType::F64 => of!(f64, 8),
+        DType::I8 => of!(i8, 1),
+        DType::U8 => of!(u8, 1),
+        DType::I16 => of!(i16, 2),
+        DType::U16 => of!(u16, 2),
+        DType::I32 => of!(i32, 4),
+        DType::U32 => of!(u32, 4),
+        DType::I64 => of!(i64, 8),
+        DType::U64 => of!(u64, 8),
+        DType::Bool => {
+            let plain = result.as_plain_ram()?;
+            let values = plain.as_slice::<bool>().ok()?;
+            out.iter_mut().zip(values).for_each(|(y, &x)| *y = u8::from(x));
+        }
+        DType::F16 => return None,
+    }
+    Some(())
+}

@@ -1,0 +1,997 @@
+//! From the graph to steps: every value gets an order of its axes in memory and a buffer, every
+//! operator a kernel.
+//!
+//! The order of axes is what makes most layout changes free: a transposition only renames the axes,
+//! a reshape keeps the memory where axes that are joined or split lie side by side. A copy is made
+//! only where a kernel needs another order (convolutions need channels last) and nothing lies so.
+
+use super::graph::{Conv, Epilogue, Gemm, Graph, Node, Op, Recurrent, Unary, ValueId};
+use super::ops::{AXES_MAX, Broadcast, Copy};
+use super::recurrent::Layer;
+use super::step::{Kernel, Operand, Plan, SOURCES_MAX, Space, Step};
+use super::{memory, order};
+use crate::engine::kernels::{
+    Activation, AlignedBuf, Conv2d, ConvParams, Kernels, MatMulParams, PackedMatMul,
+    matmul_scratch_len,
+};
+use crate::engine::{EngineError, EngineErrorKind};
+use crate::units::DType;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What all batch sizes and workers share.
+pub struct Shared {
+    /// Instruction set.
+    pub kernels: Kernels,
+    convs: HashMap<String, Arc<Conv2d>>,
+    gemms: HashMap<String, Arc<PackedMatMul>>,
+    layers: HashMap<String, Arc<Layer>>,
+    tables: HashMap<String, Arc<Vec<f32>>>,
+    constants: HashMap<String, Arc<AlignedBuf>>,
+}
+
+impl Shared {
+    /// Nothing packed yet.
+    pub fn new(kernels: Kernels) -> Shared {
+        Shared {
+            kernels,
+            convs: HashMap::new(),
+            gemms: HashMap::new(),
+            layers: HashMap::new(),
+            tables: HashMap::new(),
+            constants: HashMap::new(),
+        }
+    }
+
+    /// Bytes of all weights as they are kept.
+    pub fn bytes(&self) -> usize {
+        self.convs.values().map(|c| c.bytes()).sum::<usize>()
+            + self.gemms.values().map(|g| g.bytes()).sum::<usize>()
+            + self.layers.values().map(|l| l.bytes()).sum::<usize>()
+            + self.tables.values().map(|t| size_of_val(&t[..])).sum::<usize>()
+            + self.constants.values().map(|c| c.bytes()).sum::<usize>()
+    }
+
+    fn table(&mut self, key: String, table: &Arc<Vec<f32>>) -> Arc<Vec<f32>> {
+        self.tables.entry(key).or_insert_with(|| table.clone()).clone()
+    }
+}
+
+/// Where a value lies: the whole of a buffer from `offset` on, dense, its logical axes in `order`,
+/// the outermost first.
+#[derive(Debug, Clone)]
+struct Phys {
+    buf: usize,
+    offset: usize,
+    order: Vec<usize>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Buf {
+    words: usize,
+    space: Option<Space>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    buf: usize,
+    start: usize,
+    len: usize,
+}
+
+struct Draft {
+    kernel: Kernel,
+    sources: Vec<Place>,
+    dest: Place,
+    scratch: usize,
+    /// A source that the result may take the place of.
+    in_place: Option<usize>,
+    name: String,
+    operator: String,
+    shapes: String,
+    flops: u64,
+}
+
+struct Lowering<'a> {
+    graph: &'a Graph,
+    shared: &'a mut Shared,
+    bufs: Vec<Buf>,
+    phys: Vec<Option<Phys>>,
+    drafts: Vec<Draft>,
+    copies: HashMap<(ValueId, Vec<usize>), Phys>,
+    constants: Vec<Arc<AlignedBuf>>,
+}
+
+/// Lowers `graph` for `batch` rows.
+///
+/// # Errors
+/// `Limit` where sizes overflow, `UnsupportedOperator` where no kernel takes a node.
+pub fn lower(graph: &Graph, batch: usize, shared: &mut Shared) -> Result<Plan, EngineError> {
+    let mut lowering = Lowering {
+        graph,
+        shared,
+        bufs: vec![],
+        phys: vec![None; graph.values.len()],
+        drafts: vec![],
+        copies: HashMap::new(),
+        constants: vec![],
+    };
+    for (i, &input) in graph.inputs.iter().enumerate() {
+        let value = &graph.values[input];
+        let words = words_of(value.dtype, value.len());
+        let order = order::identity(value.shape.len());
+        lowering.bufs.push(Buf { words, space: Some(Space::Input(i)) });
+        lowering.phys[input] = Some(Phys { buf: i, offset: 0, order });
+    }
+    for node in &graph.nodes {
+        lowering
+            .node(node)
+            .map_err(|e| if e.node().is_some() { e } else { e.at_node(&node.name) })?;
+    }
+    lowering.finish(batch)
+}
+
+/// 32-bit words that hold `len` elements.
+pub fn words_of(dtype: DType, len: usize) -> usize {
+    (len * dtype.size_bytes()).div_ceil(size_of::<f32>())
+}
+
+/// The kernels' form of a function, where they have one.
+fn activation(f: Unary) -> Option<Activation> {
+    Some(match f {
+        Unary::Relu => Activation::Relu,
+        Unary::Clip(lo, hi) => Activation::Clip { lo, hi },
+        Unary::LeakyRelu(alpha) => Activation::LeakyRelu { alpha },
+        Unary::HardSwish => Activation::HardSwish,
+        Unary::HardSigmoid(alpha, beta) => Activation::HardSigmoid { alpha, beta },
+        Unary::Silu => Activation::Silu,
+        Unary::Sigmoid => Activation::Sigmoid,
+        Unary::Tanh => Activation::Tanh,
+        Unary::GeluErf => Activation::GeluErf,
+        Unary::GeluTanh => Activation::GeluTanh,
+        _ => return None,
+    })
+}
+
+fn text(shape: &[usize]) -> String {
+    shape.iter().map(usize::to_string).collect::<Vec<_>>().join("x")
+}
+
+impl Lowering<'_> {
+    fn shape(&self, v: ValueId) -> &[usize] {
+        &self.graph.values[v].shape
+    }
+
+    fn buf(&mut self, words: usize) -> usize {
+        self.bufs.push(Buf { words, space: None });
+        self.bufs.len() - 1
+    }
+
+    /// A buffer for `v`, its axes in `order`.
+    fn define(&mut self, v: ValueId, order: Vec<usize>) -> Place {
+        let value = &self.graph.values[v];
+        let len = words_of(value.dtype, value.len());
+        let buf = self.buf(len);
+        self.phys[v] = Some(Phys { buf, offset: 0, order });
+        Place { buf, start: 0, len }
+    }
+
+    fn constant(&mut self, key: String, make: impl FnOnce() -> AlignedBuf) -> usize {
+        let konst = self.shared.constants.entry(key).or_insert_with(|| Arc::new(make())).clone();
+        let words = konst.len();
+        self.constants.push(konst);
+        self.bufs.push(Buf { words, space: Some(Space::Const(self.constants.len() - 1)) });
+        self.bufs.len() - 1
+    }
+
+    fn order_of(&self, v: ValueId) -> Vec<usize> {
+        match &self.phys[v] {
+            Some(phys) => phys.order.clone(),
+            None => order::identity(self.shape(v).len()),
+        }
+    }
+
+    /// `v` with its axes in `order`, copied if it does not lie so.
+    fn at(&mut self, v: ValueId, order: &[usize]) -> Result<Place, EngineError> {
+        let graph = self.graph;
+        let value = &graph.values[v];
+        let len = words_of(value.dtype, value.len());
+        if let Some(floats) = value.floats() {
+            let shape = value.shape.clone();
+            let key = format!("{}:{v}:{order:?}", value.name);
+            let order = order.to_vec();
+            let buf = self.constant(key, || {
+                let mut out = AlignedBuf::zeroed(floats.len());
+                order::permute(&shape, &order).run(floats, &mut out);
+                out
+            });
+            return Ok(Place { buf, start: 0, len });
+        }
+        let Some(phys) = self.phys[v].clone() else {
+            return Err(EngineError::new(
+                EngineErrorKind::UnsupportedOperator,
+                format!("a constant of type {} can't be an operand", value.dtype),
+            ));
+        };
+        if order::same(&value.shape, &phys.order, order) {
+            return Ok(Place { buf: phys.buf, start: phys.offset, len });
+        }
+        if value.dtype.size_bytes() != size_of::<f32>() {
+            return Err(EngineError::new(
+                EngineErrorKind::UnsupportedOperator,
+                format!("a transposition of {} is not supported", value.dtype),
+            ));
+        }
+        let key = (v, order::long(&value.shape, order));
+        if let Some(copy) = self.copies.get(&key) {
+            return Ok(Place { buf: copy.buf, start: copy.offset, len });
+        }
+        let strides = order::strides(&value.shape, &phys.order);
+        let to = order::strides(&value.shape, order);
+        let axes = order.iter().map(|&a| (value.shape[a], strides[a], to[a]));
+        let copy = Copy::new(axes, 0, 0);
+        let dest = Place { buf: self.buf(len), start: 0, len };
+        let source = Place { buf: phys.buf, start: phys.offset, len };
+        self.drafts.push(Draft {
+            kernel: Kernel::Move { copies: vec![copy], fill: None },
+            sources: vec![source],
+            dest,
+            scratch: 0,
+            in_place: None,
+            name: value.name.clone(),
+            operator: "layout".into(),
+            shapes: format!("{} to {}", text(&value.shape), order::text(order)),
+            flops: 0,
+        });
+        self.copies.insert(key, Phys { buf: dest.buf, offset: 0, order: order.to_vec() });
+        Ok(dest)
+    }
+
+    fn plain(&mut self, v: ValueId) -> Result<Place, EngineError> {
+        let order = order::identity(self.shape(v).len());
+        self.at(v, &order)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn push(
+        &mut self,
+        node: &Node,
+        kernel: Kernel,
+        sources: Vec<Place>,
+        dest: Place,
+        scratch: usize,
+        in_place: Option<usize>,
+        flops: u64,
+    ) {
+        let join = |ids: &[ValueId]| {
+            ids.iter().map(|&i| text(self.shape(i))).collect::<Vec<_>>().join(" ")
+        };
+        let shapes = format!("{} -> {}", join(&node.inputs), join(&node.outputs));
+        self.drafts.push(Draft {
+            kernel,
+            sources,
+            dest,
+            scratch,
+            in_place,
+            name: node.name.clone(),
+            operator: node.operator.clone(),
+            shapes,
+            flops,
+        });
+    }
+
+    /// The output of a product, and where the product itself goes before an activation that no
+    /// product kernel has.
+    fn product_dest(
+        &mut self,
+        e: &Epilogue,
+        out: ValueId,
+        order: Vec<usize>,
+    ) -> (Activation, Place, Option<(Unary, Place)>) {
+        let dest = self.define(out, order);
+        match e.act {
+            None => (Activation::None, dest, None),
+            Some(f) => match activation(f) {
+                Some(act) => (act, dest, None),
+                None => {
+                    let buf = self.buf(dest.len);
+                    (Activation::None, Place { buf, ..dest }, Some((f, dest)))
+                }
+            },
+        }
+    }
+
+    fn then(&mut self, node: &Node, from: Place, after: Option<(Unary, Place)>) {
+        if let Some((f, dest)) = after {
+            self.push(node, Kernel::Unary(f), vec![from], dest, 0, Some(0), dest.len as u64);
+        }
+    }
+
+    fn node(&mut self, node: &Node) -> Result<(), EngineError> {
+        if node.outputs.iter().any(|&o| self.shape(o).len() > AXES_MAX) {
+            return Err(EngineError::new(
+                EngineErrorKind::Limit,
+                format!("a tensor has more than {AXES_MAX} axes"),
+            ));
+        }
+        if let Some(&empty) = node.outputs.iter().find(|&&o| self.shape(o).contains(&0)) {
+            return Err(EngineError::new(
+                EngineErrorKind::Limit,
+                format!(
+                    "a tensor of shape {:?} is empty; every axis must be at least 1",
+                    self.shape(empty)
+                ),
+            ));
+        }
+        let x = node.inputs.first().copied().unwrap_or(0);
+        let out = node.outputs[0];
+        let len = self.graph.values[out].len();
+        match &node.op {
+            Op::Conv(conv) => self.conv(node, conv)?,
+            Op::Gemm(gemm) => self.gemm(node, gemm)?,
+            Op::MatMul { scale } => self.matmul(node, *scale)?,
+            Op::Unary(f) => {
+                let order = self.order_of(x);
+                let from = self.at(x, &order)?;
+                let dest = self.define(out, order);
+                let kernel = activation(*f).map_or(Kernel::Unary(*f), Kernel::Activation);
+                self.push(node, kernel, vec![from], dest, 0, Some(0), len as u64);
+            }
+            Op::Binary(op) => self.binary(node, *op)?,
+            Op::Reshape => self.reshape(x, out)?,
+            Op::Permute(perm) => {
+                let order = self.order_of(x);
+                let from = self.at(x, &order)?;
+                let renamed = order
+                    .iter()
+                    .map(|a| perm.iter().position(|p| p == a).expect("perm is a permutation"))
+                    .collect();
+                self.phys[out] = Some(Phys { buf: from.buf, offset: from.start, order: renamed });
+            }
+            Op::Slice { axis, start } => self.slice(node, *axis, *start)?,
+            Op::Concat { axis } => self.concat(node, *axis)?,
+            Op::Pad { pads, value } => {
+                let order = self.order_of(x);
+                let from = self.at(x, &order)?;
+                let (s, d) = (
+                    order::strides(self.shape(x), &order),
+                    order::strides(self.shape(out), &order),
+                );
+                let axes: Vec<_> = order.iter().map(|&a| (self.shape(x)[a], s[a], d[a])).collect();
+                let to = pads.iter().enumerate().map(|(a, p)| p.0 * d[a]).sum();
+                let dest = self.define(out, order);
+                let copies = vec![Copy::new(axes, 0, to)];
+                self.push(
+                    node,
+                    Kernel::Move { copies, fill: Some(*value) },
+                    vec![from],
+                    dest,
+                    0,
+                    None,
+                    0,
+                );
+            }
+            Op::Broadcast => {
+                let order = self.order_of(x);
+                let from = self.at(x, &order)?;
+                let (s, d) = (
+                    order::strides(self.shape(x), &order),
+                    order::strides(self.shape(out), &order),
+                );
+                let (xs, os) = (self.shape(x).to_vec(), self.shape(out).to_vec());
+                let axes = order.iter().map(|&a| (os[a], if xs[a] == 1 { 0 } else { s[a] }, d[a]));
+                let copies = vec![Copy::new(axes, 0, 0)];
+                let dest = self.define(out, order.clone());
+                self.push(node, Kernel::Move { copies, fill: None }, vec![from], dest, 0, None, 0);
+            }
+            Op::Upsample { scales } => {
+                let order = self.order_of(x);
+                let from = self.at(x, &order)?;
+                let (s, d) = (
+                    order::strides(self.shape(x), &order),
+                    order::strides(self.shape(out), &order),
+                );
+                let shape = self.shape(x).to_vec();
+                let axes: Vec<_> = order
+                    .iter()
+                    .flat_map(|&a| [(shape[a], s[a], d[a] * scales[a]), (scales[a], 0, d[a])])
+                    .collect();
+                let copy = Copy::new(axes, 0, 0);
+                if copy.axes.len() > AXES_MAX {
+                    return Err(EngineError::new(
+                        EngineErrorKind::Limit,
+                        "an upsampling over too many axes",
+                    ));
+                }
+                let dest = self.define(out, order);
+                self.push(
+                    node,
+                    Kernel::Move { copies: vec![copy], fill: None },
+                    vec![from],
+                    dest,
+                    0,
+                    None,
+                    0,
+                );
+            }
+            Op::Reduce { kind, axes, scale } => {
+                let (order, dims) = self.split(x, axes);
+                let from = self.at(x, &order)?;
+                let dest = self.define(out, order);
+                let kernel = Kernel::Reduce { kind: *kind, dims, scale: *scale };
+                self.push(node, kernel, vec![from], dest, 0, None, from.len as u64);
+            }
+            Op::Softmax { axis, scale, log } => {
+                let order = order::with_last(self.shape(x), &self.order_of(x), *axis);
+                let from = self.at(x, &order)?;
+                let dest = self.define(out, order);
+                let kernel = Kernel::Softmax { n: self.shape(x)[*axis], scale: *scale, log: *log };
+                self.push(node, kernel, vec![from], dest, 0, Some(0), 8 * len as u64);
+            }
+            Op::LayerNorm { axis, eps, gamma, beta } => {
+                let (order, dims) = self.split(x, &[*axis]);
+                let from = self.at(x, &order)?;
+                let dest = self.define(out, order);
+                let gamma = self.shared.table(format!("{}:gamma", node.name), gamma);
+                let beta = self.shared.table(format!("{}:beta", node.name), beta);
+                let kernel = Kernel::LayerNorm { dims, eps: *eps, gamma, beta };
+                self.push(node, kernel, vec![from], dest, 2 * dims.2, None, 8 * len as u64);
+            }
+            Op::Pool(pool) => {
+                let from = self.at(x, &order::CHANNELS_LAST)?;
+                let &[n, c, h, w] = self.shape(x) else { return Err(rank_four()) };
+                let &[.., oh, ow] = self.shape(out) else { return Err(rank_four()) };
+                let dest = self.define(out, order::CHANNELS_LAST.to_vec());
+                let flops = (len * pool.kernel[0] * pool.kernel[1]) as u64;
+                let kernel =
+                    Kernel::Pool { pool: pool.clone(), image: [n, h, w, c], out: [oh, ow] };
+                self.push(node, kernel, vec![from], dest, 0, None, flops);
+            }
+            Op::Embed { table, width, first } => {
+                let from = self.plain(x)?;
+                let index = self.graph.values[x].dtype;
+                let count = self.graph.values[x].len();
+                let dest = self.define(out, order::identity(self.shape(out).len()));
+                let table = self.shared.table(format!("{}:table", node.name), table);
+                let kernel = Kernel::Embed { table, width: *width, first: *first, index, count };
+                self.push(node, kernel, vec![from], dest, 0, None, 0);
+            }
+            Op::Cast | Op::Quantize { .. } | Op::Dequantize { .. } => self.convert(node)?,
+            Op::Recurrent(layer) => self.recurrent(node, layer)?,
+            Op::OneHot { .. } => {
+                return Err(EngineError::new(
+                    EngineErrorKind::UnsupportedOperator,
+                    "a comparison with a range is supported as a one-hot operand of a product only",
+                ));
+            }
+            Op::Fallback(fallback) => {
+                if node.inputs.len() > SOURCES_MAX {
+                    return Err(too_many(node.inputs.len()));
+                }
+                let from =
+                    node.inputs.iter().map(|&i| self.plain(i)).collect::<Result<Vec<_>, _>>()?;
+                let typed = |&i: &ValueId| {
+                    let value = &self.graph.values[i];
+                    (value.dtype, value.shape.clone())
+                };
+                let inputs = node.inputs.iter().map(typed).collect();
+                let (dest, outputs) = self.define_all(&node.outputs);
+                let kernel = Kernel::Fallback { node: fallback.clone(), inputs, outputs };
+                self.push(node, kernel, from, dest, 0, None, 0);
+            }
+        }
+        Ok(())
+    }
+
+    /// One buffer for all outputs of a node, one after the other.
+    fn define_all(&mut self, outputs: &[ValueId]) -> (Place, Vec<(DType, usize, usize)>) {
+        let (buf, mut start) = (self.buf(0), 0);
+        let mut places = vec![];
+        for &v in outputs {
+            let value = &self.graph.values[v];
+            let order = order::identity(value.shape.len());
+            self.phys[v] = Some(Phys { buf, offset: start, order });
+            places.push((value.dtype, value.len(), start));
+            start += words_of(value.dtype, value.len());
+        }
+        self.bufs[buf].words = start;
+        (Place { buf, start: 0, len: start }, places)
+    }
+
+    /// An order of the axes in which `axes` lie side by side, and the lengths before, of and
+    /// after them.
+    fn split(&self, x: ValueId, axes: &[usize]) -> (Vec<usize>, (usize, usize, usize)) {
+        let shape = self.shape(x);
+        let product = |s: &[usize]| s.iter().map(|&a| shape[a]).product::<usize>();
+        let mut order = self.order_of(x);
+        let long = order::long(shape, &order);
+        let within: Vec<bool> = long.iter().map(|a| axes.contains(a)).collect();
+        let changes = within.windows(2).filter(|w| w[0] != w[1]).count();
+        let first = within.iter().position(|&w| w);
+        if changes > 2 || (changes == 2 && within[0]) {
+            let (inside, outside): (Vec<usize>, Vec<usize>) =
+                order.iter().partition(|a| axes.contains(a));
+            order = outside;
+            order.extend(inside);
+            return (order.clone(), {
+                let (i, o): (Vec<usize>, Vec<usize>) = order.iter().partition(|a| axes.contains(a));
+                (product(&o), product(&i), 1)
+            });
+        }
+        let Some(first) = first else {
+            return (order, (1, 1, product(&long)));
+        };
+        let last = within.iter().rposition(|&w| w).unwrap_or(first) + 1;
+        (order, (product(&long[..first]), product(&long[first..last]), product(&long[last..])))
+    }
+
+    fn conv(&mut self, node: &Node, conv: &Conv) -> Result<(), EngineError> {
+        let (x, out) = (node.inputs[0], node.outputs[0]);
+        let &[batch, c_in, h, w] = self.shape(x) else { return Err(rank_four()) };
+        // A column of pixels is a row of pixels.
+        let turned = w == 1
+            && conv.kernel[1] == 1
+            && conv.before[1] == 0
+            && conv.after[1] == 0
+            && conv.stride[1] == 1;
+        let (v, u) = if turned { (1, 0) } else { (0, 1) };
+        let image = [h, w];
+        let params = ConvParams {
+            height: image[v],
+            width: image[u],
+            c_in,
+            c_out: conv.out_channels,
+            kernel_h: conv.kernel[v],
+            kernel_w: conv.kernel[u],
+            stride_h: conv.stride[v],
+            stride_w: conv.stride[u],
+            dilation_h: conv.dilation[v],
+            dilation_w: conv.dilation[u],
+            pad_top: conv.before[v],
+            pad_left: conv.before[u],
+            pad_bottom: conv.after[v],
+            pad_right: conv.after[u],
+            groups: conv.groups,
+        };
+        let packed = match self.shared.convs.get(&node.name) {
+            Some(packed) => packed.clone(),
+            None => {
+                let weights = floats(&conv.weight)?;
+                let scaled = conv.epilogue.scale.as_ref().map(|scale| {
+                    let each = weights.len() / scale.len().max(1);
+                    let mut scaled = weights.to_vec();
+                    for (chunk, s) in scaled.chunks_exact_mut(each.max(1)).zip(scale) {
+                        chunk.iter_mut().for_each(|w| *w *= s);
+                    }
+                    scaled
+                });
+                let bias = conv.epilogue.bias.as_deref();
+                let packed = Conv2d::new(
+                    &self.shared.kernels,
+                    params,
+                    scaled.as_deref().unwrap_or(weights),
+                    bias,
+                )
+                .map_err(|e| {
+                    EngineError::new(EngineErrorKind::UnsupportedOperator, e.to_string())
+                })?;
+                let packed = Arc::new(packed);
+                self.shared.convs.insert(node.name.clone(), packed.clone());
+                packed
+            }
+        };
+        let mut sources = vec![self.at(x, &order::CHANNELS_LAST)?];
+        if conv.epilogue.residual {
+            sources.push(self.at(node.inputs[1], &order::CHANNELS_LAST)?);
+        }
+        let (act, dest, after) =
+            self.product_dest(&conv.epilogue, out, order::CHANNELS_LAST.to_vec());
+        let flops = 2 * params.macs() * batch as u64;
+        let scratch = packed.scratch_len(batch);
+        self.push(
+            node,
+            Kernel::Conv { conv: packed, batch, act },
+            sources,
+            dest,
+            scratch,
+            None,
+            flops,
+        );
+        self.then(node, dest, after);
+        Ok(())
+    }
+
+    fn gemm(&mut self, node: &Node, gemm: &Gemm) -> Result<(), EngineError> {
+        let (x, out) = (node.inputs[0], node.outputs[0]);
+        let rank = self.shape(x).len();
+        let order = order::with_last(self.shape(x), &self.order_of(x), rank - 1);
+        let packed = match self.shared.gemms.get(&node.name) {
+            Some(packed) => packed.clone(),
+            None => {
+                let weights = floats(&gemm.weight)?;
+                if weights.len() != gemm.k * gemm.n {
+                    return Err(EngineError::new(
+                        EngineErrorKind::Malformed,
+                        format!(
+                            "{} weights where {} x {} are needed",
+                            weights.len(),
+                            gemm.k,
+                            gemm.n
+                        ),
+                    ));
+                }
+                let scaled = gemm.epilogue.scale.as_ref().map(|scale| {
+                    let mut scaled = weights.to_vec();
+                    for (i, w) in scaled.iter_mut().enumerate() {
+                        *w *= scale[if gemm.transposed { i / gemm.k } else { i % gemm.n }];
+                    }
+                    scaled
+                });
+                let (w, bias) =
+                    (scaled.as_deref().unwrap_or(weights), gemm.epilogue.bias.as_deref());
+                let packed = PackedMatMul::new(
+                    &self.shared.kernels,
+                    gemm.k,
+                    gemm.n,
+                    w,
+                    gemm.transposed,
+                    bias,
+                );
+                let packed = Arc::new(packed);
+                self.shared.gemms.insert(node.name.clone(), packed.clone());
+                packed
+            }
+        };
+        let mut sources = vec![self.at(x, &order)?];
+        if gemm.epilogue.residual {
+            sources.push(self.at(node.inputs[1], &order)?);
+        }
+        let rows = self.shape(x)[..rank - 1].iter().product::<usize>();
+        let (act, dest, after) = self.product_dest(&gemm.epilogue, out, order);
+        let flops = 2 * (rows * gemm.k * gemm.n) as u64;
+        self.push(node, Kernel::Gemm { weights: packed, rows, act }, sources, dest, 0, None, flops);
+        self.then(node, dest, after);
+        Ok(())
+    }
+
+    fn matmul(&mut self, node: &Node, scale: f32) -> Result<(), EngineError> {
+        let (a, b, c) = (node.inputs[0], node.inputs[1], node.outputs[0]);
+        let rank = self.shape(c).len();
+        let (m, k, n) = (self.shape(a)[rank - 2], self.shape(a)[rank - 1], self.shape(b)[rank - 1]);
+        let a_order = order::with_last(self.shape(a), &self.order_of(a), rank - 1);
+        let mut b_order = self.order_of(b);
+        let mut b_strides = order::strides(self.shape(b), &b_order);
+        let b_transposed = b_strides[rank - 1] != 1 && n != 1;
+        if b_transposed && b_strides[rank - 2] != 1 {
+            b_order = order::identity(rank);
+            b_strides = order::strides(self.shape(b), &b_order);
+        }
+        let b_transposed = b_strides[rank - 1] != 1 && n != 1;
+        // The result lies as the one transposition that reads it wants it.
+        let mut c_order = order::identity(rank);
+        let mut readers = self.graph.nodes.iter().filter(|r| r.inputs.contains(&c));
+        if let (Some(reader), None) = (readers.next(), readers.next())
+            && let Op::Permute(perm) = &reader.op
+            && perm.last() == Some(&(rank - 1))
+        {
+            c_order = perm.clone();
+        }
+        let sources = vec![self.at(a, &a_order)?, self.at(b, &b_order)?];
+        let a_strides = order::strides(self.shape(a), &a_order);
+        let c_strides = order::strides(self.shape(c), &c_order);
+        let batch = self.shape(c)[..rank - 2].to_vec();
+        let mut at = vec![[0; 3]];
+        for (axis, &len) in batch.iter().enumerate() {
+            let steps = [a_strides[axis], b_strides[axis], c_strides[axis]];
+            at = at
+                .iter()
+                .flat_map(|from| (0..len).map(|i| std::array::from_fn(|o| from[o] + i * steps[o])))
+                .collect();
+        }
+        let params = MatMulParams {
+            m,
+            k,
+            n,
+            lda: a_strides[rank - 2].max(k),
+            ldb: if b_transposed { b_strides[rank - 1].max(k) } else { b_strides[rank - 2].max(n) },
+            ldc: c_strides[rank - 2].max(n),
+            b_transposed,
+            alpha: scale,
+            act: Activation::None,
+        };
+        let flops = 2 * (at.len() * m * k * n) as u64;
+        let dest = self.define(c, c_order);
+        let scratch = matmul_scratch_len(&self.shared.kernels, &params);
+        self.push(node, Kernel::MatMul { params, at }, sources, dest, scratch, None, flops);
+        Ok(())
+    }
+
+    fn binary(&mut self, node: &Node, op: super::graph::Binary) -> Result<(), EngineError> {
+        let out = node.outputs[0];
+        let shape = self.shape(out).to_vec();
+        let (a, b) = (node.inputs[0], node.inputs[1]);
+        let full = |this: &Self, v: ValueId| this.shape(v) == shape;
+        let computed = |this: &Self, v: ValueId| this.phys[v].is_some();
+        let lead = [a, b].into_iter().find(|&v| full(self, v) && computed(self, v));
+        let order = lead.map_or_else(|| order::identity(shape.len()), |v| self.order_of(v));
+        let mut places = vec![];
+        let mut strides = vec![];
+        for v in [a, b] {
+            let own = self.shape(v).to_vec();
+            let missing = shape.len() - own.len();
+            let own_order: Vec<usize> =
+                order.iter().filter(|&&axis| axis >= missing).map(|&axis| axis - missing).collect();
+            places.push(self.at(v, &own_order)?);
+            let dense = order::strides(&own, &own_order);
+            strides.push(
+                (0..shape.len())
+                    .map(|axis| {
+                        if axis < missing || own[axis - missing] == 1 {
+                            0
+                        } else {
+                            dense[axis - missing]
+                        }
+                    })
+                    .collect::<Vec<_>>(),
+            );
+        }
+        let axes: Vec<_> =
+            order.iter().map(|&axis| (shape[axis], strides[0][axis], strides[1][axis])).collect();
+        let dest = self.define(out, order);
+        let (a_full, b_full) = (full(self, a), full(self, b));
+        // The result can take the place of a, or of b where the operator commutes.
+        let swap = op.commutes() && b_full && (!a_full || !computed(self, a));
+        let broadcast = if swap {
+            places.swap(0, 1);
+            Broadcast::new(axes.iter().map(|&(n, sa, sb)| (n, sb, sa)))
+        } else {
+            Broadcast::new(axes)
+        };
+        let in_place = (a_full || swap).then_some(0);
+        let kernel = Kernel::Binary { op, broadcast };
+        self.push(node, kernel, places, dest, 0, in_place, dest.len as u64);
+        Ok(())
+    }
+
+    fn reshape(&mut self, x: ValueId, out: ValueId) -> Result<(), EngineError> {
+        let order = self.order_of(x);
+        if let Some(renamed) = order::reshaped(self.shape(x), &order, self.shape(out)) {
+            let from = self.at(x, &order)?;
+            self.phys[out] = Some(Phys { buf: from.buf, offset: from.start, order: renamed });
+        } else {
+            let from = self.plain(x)?;
+            let order = order::identity(self.shape(out).len());
+            self.phys[out] = Some(Phys { buf: from.buf, offset: from.start, order });
+        }
+        Ok(())
+    }
+
+    fn slice(&mut self, node: &Node, axis: usize, start: usize) -> Result<(), EngineError> {
+        let (x, out) = (node.inputs[0], node.outputs[0]);
+        let order = self.order_of(x);
+        let from = self.at(x, &order)?;
+        let s = order::strides(self.shape(x), &order);
+        let first = start * s[axis];
+        // A slice of the outermost axis is a view.
+        let outermost = order::long(self.shape(x), &order).first().is_none_or(|&a| a == axis);
+        if outermost && self.graph.values[x].dtype.size_bytes() == size_of::<f32>() {
+            self.phys[out] = Some(Phys { buf: from.buf, offset: from.start + first, order });
+            return Ok(());
+        }
+        let d = order::strides(self.shape(out), &order);
+        let shape = self.shape(out).to_vec();
+        let copies = vec![Copy::new(order.iter().map(|&a| (shape[a], s[a], d[a])), first, 0)];
+        let dest = self.define(out, order);
+        self.push(node, Kernel::Move { copies, fill: None }, vec![from], dest, 0, None, 0);
+        Ok(())
+    }
+
+    fn concat(&mut self, node: &Node, axis: usize) -> Result<(), EngineError> {
+        let out = node.outputs[0];
+        if node.inputs.len() > SOURCES_MAX {
+            return Err(too_many(node.inputs.len()));
+        }
+        let lead = node.inputs.iter().copied().find(|&v| self.phys[v].is_some());
+        let order =
+            lead.map_or_else(|| order::identity(self.shape(out).len()), |v| self.order_of(v));
+        let d = order::strides(self.shape(out), &order);
+        let (mut sources, mut copies, mut at) = (vec![], vec![], 0);
+        for &x in &node.inputs {
+            sources.push(self.at(x, &order)?);
+            let shape = self.shape(x).to_vec();
+            let s = order::strides(&shape, &order);
+            copies.push(Copy::new(order.iter().map(|&a| (shape[a], s[a], d[a])), 0, at * d[axis]));
+            at += shape[axis];
+        }
+        let dest = self.define(out, order);
+        self.push(node, Kernel::Move { copies, fill: None }, sources, dest, 0, None, 0);
+        Ok(())
+    }
+
+    fn convert(&mut self, node: &Node) -> Result<(), EngineError> {
+        let (x, out) = (node.inputs[0], node.outputs[0]);
+        let (from_type, to_type) = (self.graph.values[x].dtype, self.graph.values[out].dtype);
+        let count = self.graph.values[x].len();
+        let order = self.order_of(x);
+        let from = self.at(x, &order)?;
+        let dest = self.define(out, order);
+        let kernel = match node.op {
+            Op::Quantize { inverse, zero } => {
+                Kernel::Quantize { scale: 1.0 / inverse, zero, to: to_type, count }
+            }
+            Op::Dequantize { scale, zero } => {
+                Kernel::Dequantize { scale, zero, from: from_type, count }
+            }
+            _ => Kernel::Cast { from: from_type, to: to_type, count },
+        };
+        self.push(node, kernel, vec![from], dest, 0, None, count as u64);
+        Ok(())
+    }
+
+    fn recurrent(&mut self, node: &Node, layer: &Recurrent) -> Result<(), EngineError> {
+        let x = node.inputs[0];
+        let &[batch, time, _] = self.shape(x) else { return Err(rank_four()) };
+        let packed = match self.shared.layers.get(&node.name) {
+            // The initial state depends on the batch.
+            Some(packed) if layer.h0.is_none() && layer.c0.is_none() => packed.clone(),
+            _ => {
+                let packed = Layer::new(&self.shared.kernels, layer).ok_or_else(|| {
+                    EngineError::new(
+                        EngineErrorKind::Malformed,
+                        "weights of a recurrent layer don't fit it",
+                    )
+                })?;
+                let packed = Arc::new(packed);
+                self.shared.layers.insert(node.name.clone(), packed.clone());
+                packed
+            }
+        };
+        let from = self.plain(x)?;
+        let (dest, _) = self.define_all(&node.outputs);
+        let scratch = packed.scratch_len(batch, time);
+        let flops = 2 * packed.macs() * (batch * time) as u64;
+        self.push(
+            node,
+            Kernel::Recurrent(packed, batch, time),
+            vec![from],
+            dest,
+            scratch,
+            None,
+            flops,
+        );
+        Ok(())
+    }
+
+    /// Binds the outputs, merges buffers of steps that work in place, and lays out the arena.
+    fn finish(mut self, batch: usize) -> Result<Plan, EngineError> {
+        let mut output_words = vec![];
+        for (o, &v) in self.graph.outputs.iter().enumerate() {
+            let from = self.plain(v)?;
+            let value = &self.graph.values[v];
+            let words = words_of(value.dtype, value.len());
+            output_words.push(words);
+            let buf = self.bufs[from.buf];
+            if buf.space.is_none() && from.start == 0 && buf.words == words {
+                self.bufs[from.buf].space = Some(Space::Output(o));
+                continue;
+            }
+            self.bufs.push(Buf { words, space: Some(Space::Output(o)) });
+            let dest = Place { buf: self.bufs.len() - 1, start: 0, len: words };
+            self.drafts.push(Draft {
+                kernel: Kernel::Move { copies: vec![Copy::new([(words, 1, 1)], 0, 0)], fill: None },
+                sources: vec![from],
+                dest,
+                scratch: 0,
+                in_place: None,
+                name: value.name.clone(),
+                operator: "output".into(),
+                shapes: text(&value.shape),
+                flops: 0,
+            });
+        }
+        let mut root: Vec<usize> = (0..self.bufs.len()).collect();
+        let mut first = vec![usize::MAX; self.bufs.len()];
+        let mut last = vec![0; self.bufs.len()];
+        for (i, draft) in self.drafts.iter().enumerate() {
+            for place in draft.sources.iter().chain([&draft.dest]) {
+                first[place.buf] = first[place.buf].min(i);
+                last[place.buf] = last[place.buf].max(i);
+            }
+        }
+        fn find(root: &[usize], mut buf: usize) -> usize {
+            while root[buf] != buf {
+                buf = root[buf];
+            }
+            buf
+        }
+        for (i, draft) in self.drafts.iter_mut().enumerate() {
+            let Some(slot) = draft.in_place.take() else { continue };
+            let (source, dest) = (draft.sources[slot], draft.dest);
+            let (s, d) = (find(&root, source.buf), find(&root, dest.buf));
+            let whole = source.start == 0
+                && dest.start == 0
+                && source.len == dest.len
+                && self.bufs[s].words == source.len
+                && self.bufs[d].words == dest.len;
+            let alone = draft.sources.iter().filter(|p| find(&root, p.buf) == s).count() == 1;
+            if whole && alone && self.bufs[s].space.is_none() && last[s] == i && s != d {
+                root[s] = d;
+                first[d] = first[d].min(first[s]);
+                draft.sources.remove(slot);
+                draft.in_place = Some(slot);
+            }
+        }
+        let mut needs = vec![];
+        let mut need_of = vec![None; self.bufs.len()];
+        for (b, buf) in self.bufs.iter().enumerate() {
+            if root[b] == b && buf.space.is_none() && first[b] != usize::MAX {
+                need_of[b] = Some(needs.len());
+                needs.push(memory::Need { words: buf.words, first: first[b], last: last[b] });
+            }
+        }
+        let scratch_from = needs.len();
+        for (i, draft) in self.drafts.iter().enumerate() {
+            needs.push(memory::Need { words: draft.scratch, first: i, last: i });
+        }
+        let layout = memory::place(&needs).ok_or_else(|| {
+            EngineError::new(EngineErrorKind::Limit, "the arena overflows the address space")
+        })?;
+        let operand = |place: Place| -> Operand {
+            let b = find(&root, place.buf);
+            let space = self.bufs[b].space.unwrap_or(Space::Arena);
+            let base = need_of[b].map_or(0, |n| layout.offsets[n]);
+            Operand { space, start: base + place.start, len: place.len }
+        };
+        let steps = self
+            .drafts
+            .iter()
+            .enumerate()
+            .map(|(i, draft)| Step {
+                kernel: draft.kernel.clone(),
+                sources: draft.sources.iter().map(|&p| operand(p)).collect(),
+                dest: operand(draft.dest),
+                scratch: Operand {
+                    space: Space::Arena,
+                    start: layout.offsets[scratch_from + i],
+                    len: draft.scratch,
+                },
+                name: draft.name.clone(),
+                operator: draft.operator.clone(),
+                shapes: draft.shapes.clone(),
+                flops: draft.flops,
+            })
+            .collect();
+        let input_words = self
+            .graph
+            .inputs
+            .iter()
+            .map(|&v| words_of(self.graph.values[v].dtype, self.graph.values[v].len()))
+            .collect();
+        Ok(Plan {
+            batch,
+            steps,
+            constants: self.constants,
+            arena_words: layout.words,
+            lower_bound_words: layout.lower_bound_words,
+            input_words,
+            output_words,
+        })
+    }
+}
+
+fn floats(tensor: &tract_onnx::prelude::Tensor) -> Result<&[f32], EngineError> {
+    tensor.as_plain_ram().and_then(|p| p.as_slice::<f32>().ok()).ok_or_else(|| {
+        EngineError::new(EngineErrorKind::Internal, "weights are not f32 after they were widened")
+    })
+}
+
+fn rank_four() -> EngineError {
+    EngineError::new(EngineErrorKind::Internal, "an operator over images got another rank")
+}
+
+fn too_many(inputs: usize) -> EngineError {
+    EngineError::new(
+        EngineErrorKind::Limit,
+        format!("an operator reads {inputs} tensors, the limit is {SOURCES_MAX}"),
+    )
+}

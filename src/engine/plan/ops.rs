@@ -1,0 +1,457 @@
+//! Operators that move data or are rare: plain loops over strides, in safe Rust.
+
+use super::functions;
+use super::graph::{Binary, Pool, PoolKind, ReduceKind, Unary};
+use crate::engine::kernels::Activation;
+
+/// Axes of a loop nest. More are refused when a graph is lowered.
+pub const AXES_MAX: usize = 8;
+
+/// A copy between two strided views.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Copy {
+    /// Length, source stride and destination stride of each axis, outermost first.
+    pub axes: Vec<(usize, usize, usize)>,
+    /// First source word.
+    pub from: usize,
+    /// First destination word.
+    pub to: usize,
+}
+
+impl Copy {
+    /// Drops axes of length 1 and joins axes that lie one after the other in both views.
+    pub fn new(
+        axes: impl IntoIterator<Item = (usize, usize, usize)>,
+        from: usize,
+        to: usize,
+    ) -> Copy {
+        let mut joined: Vec<(usize, usize, usize)> = vec![];
+        for axis in axes {
+            if axis.0 == 1 {
+                continue;
+            }
+            if let Some(last) = joined.last_mut()
+                && last.1 == axis.1 * axis.0
+                && last.2 == axis.2 * axis.0
+            {
+                *last = (last.0 * axis.0, axis.1, axis.2);
+                continue;
+            }
+            joined.push(axis);
+        }
+        Copy { axes: joined, from, to }
+    }
+
+    /// Copies.
+    ///
+    /// # Panics
+    /// If a view reaches beyond its slice.
+    pub fn run(&self, src: &[f32], dst: &mut [f32]) {
+        nest(&self.axes, self.from, self.to, &mut |axes, from, to| match *axes {
+            [] => dst[to] = src[from],
+            [(len, 1, 1)] => dst[to..to + len].copy_from_slice(&src[from..from + len]),
+            [(len, 0, 1)] => dst[to..to + len].fill(src[from]),
+            [(len, s, d)] => {
+                for i in 0..len {
+                    dst[to + i * d] = src[from + i * s];
+                }
+            }
+            [(rows, rs, rd), (len, s, d)] => {
+                transpose(src, dst, (from, to), (rows, rs, rd), (len, s, d))
+            }
+            _ => {}
+        });
+    }
+}
+
+/// Two axes, in tiles so that both sides stay in cache.
+fn transpose(
+    src: &[f32],
+    dst: &mut [f32],
+    (from, to): (usize, usize),
+    (rows, rs, rd): (usize, usize, usize),
+    (len, s, d): (usize, usize, usize),
+) {
+    if s == 1 && d == 1 {
+        for r in 0..rows {
+            dst[to + r * rd..][..len].copy_from_slice(&src[from + r * rs..][..len]);
+        }
+        return;
+    }
+    const TILE: usize = 16;
+    let mut r0 = 0;
+    while r0 < rows {
+        let r1 = (r0 + TILE).min(rows);
+        let mut c0 = 0;
+        while c0 < len {
+            let c1 = (c0 + TILE).min(len);
+            for r in r0..r1 {
+                for c in c0..c1 {
+                    dst[to + r * rd + c * d] = src[from + r * rs + c * s];
+                }
+            }
+            c0 = c1;
+        }
+        r0 = r1;
+    }
+}
+
+/// Calls `f` with the last two axes and their offsets, for every position of the others.
+fn nest(
+    axes: &[(usize, usize, usize)],
+    from: usize,
+    to: usize,
+    f: &mut impl FnMut(&[(usize, usize, usize)], usize, usize),
+) {
+    let outer = axes.len().saturating_sub(2);
+    let mut at = [0usize; AXES_MAX];
+    if axes.iter().any(|a| a.0 == 0) {
+        return;
+    }
+    loop {
+        let (mut s, mut d) = (from, to);
+        for (i, axis) in axes[..outer].iter().enumerate() {
+            s += at[i] * axis.1;
+            d += at[i] * axis.2;
+        }
+        f(&axes[outer..], s, d);
+        let mut i = outer;
+        loop {
+            if i == 0 {
+                return;
+            }
+            i -= 1;
+            at[i] += 1;
+            if at[i] < axes[i].0 {
+                break;
+            }
+            at[i] = 0;
+        }
+    }
+}
+
+/// A binary operator over strided operands; the output is dense in the order of the axes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Broadcast {
+    /// Length, and strides of a and b, of each axis, outermost first.
+    pub axes: Vec<(usize, usize, usize)>,
+}
+
+impl Broadcast {
+    /// Joins axes that both operands pass over in one stride.
+    pub fn new(axes: impl IntoIterator<Item = (usize, usize, usize)>) -> Broadcast {
+        Broadcast { axes: Copy::new(axes, 0, 0).axes }
+    }
+
+    /// `y = a op b`.
+    pub fn run(&self, op: Binary, a: &[f32], b: &[f32], y: &mut [f32]) {
+        let mut at = 0;
+        rows(&self.axes, &mut |(len, sa, sb), a0, b0| {
+            let y = &mut y[at..at + len];
+            at += len;
+            match (sa, sb) {
+                (1, 1) => zip(op, &a[a0..a0 + len], &b[b0..b0 + len], y),
+                (1, 0) => each(op, &a[a0..a0 + len], b[b0], y),
+                _ => {
+                    for (i, y) in y.iter_mut().enumerate() {
+                        *y = op.eval(a[a0 + i * sa], b[b0 + i * sb]);
+                    }
+                }
+            }
+        });
+    }
+
+    /// `y = y op b`, y being a.
+    pub fn run_in_place(&self, op: Binary, b: &[f32], y: &mut [f32]) {
+        let mut at = 0;
+        rows(&self.axes, &mut |(len, _, sb), _, b0| {
+            let y = &mut y[at..at + len];
+            at += len;
+            match sb {
+                1 => zip_in_place(op, &b[b0..b0 + len], y),
+                0 => each_in_place(op, b[b0], y),
+                _ => {
+                    for (i, y) in y.iter_mut().enumerate() {
+                        *y = op.eval(*y, b[b0 + i * sb]);
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// Calls `f` with the last axis and offsets, for every position of the others.
+fn rows(axes: &[(usize, usize, usize)], f: &mut impl FnMut((usize, usize, usize), usize, usize)) {
+    match *axes {
+        [] => f((1, 1, 1), 0, 0),
+        [axis] => f(axis, 0, 0),
+        _ => nest(axes, 0, 0, &mut |axes, a, b| {
+            let (outer, inner) = (axes[0], axes[1]);
+            for i in 0..outer.0 {
+                f(inner, a + i * outer.1, b + i * outer.2);
+            }
+        }),
+    }
+}
+
+macro_rules! per_op {
+    ($op:expr, |$f:ident| $body:expr) => {
+        match $op {
+            Binary::Add => {
+                let $f = |a: f32, b: f32| a + b;
+                $body
+            }
+            Binary::Sub => {
+                let $f = |a: f32, b: f32| a - b;
+                $body
+            }
+            Binary::Mul => {
+                let $f = |a: f32, b: f32| a * b;
+                $body
+            }
+            Binary::Div => {
+                let $f = |a: f32, b: f32| a / b;
+                $body
+            }
+            op => {
+                let $f = |a: f32, b: f32| op.eval(a, b);
+                $body
+            }
+        }
+    };
+}
+
+fn zip(op: Binary, a: &[f32], b: &[f32], y: &mut [f32]) {
+    per_op!(op, |f| y.iter_mut().zip(a).zip(b).for_each(|((y, &a), &b)| *y = f(a, b)));
+}
+
+fn each(op: Binary, a: &[f32], b: f32, y: &mut [f32]) {
+    per_op!(op, |f| y.iter_mut().zip(a).for_each(|(y, &a)| *y = f(a, b)));
+}
+
+fn zip_in_place(op: Binary, b: &[f32], y: &mut [f32]) {
+    per_op!(op, |f| y.iter_mut().zip(b).for_each(|(y, &b)| *y = f(*y, b)));
+}
+
+fn each_in_place(op: Binary, b: f32, y: &mut [f32]) {
+    per_op!(op, |f| y.iter_mut().for_each(|y| *y = f(*y, b)));
+}
+
+/// To a quantised grid and back, in place; rounds half to even.
+pub fn fake_quant(y: &mut [f32], scale: f32, zero: i32, lo: i32, hi: i32) {
+    let (lo, hi) = ((lo - zero) as f32, (hi - zero) as f32);
+    // Adding and subtracting 1.5 * 2^23 rounds a number below 2^22 at the units, half to even.
+    const MAGIC: f32 = 12_582_912.0;
+    for y in y {
+        let q = *y / scale;
+        let q = if q < lo { lo } else { q };
+        let q = if q > hi { hi } else { q };
+        *y = ((q + MAGIC) - MAGIC) * scale;
+    }
+}
+
+/// A function without a vector kernel, in place.
+pub fn unary(f: Unary, y: &mut [f32]) {
+    match f {
+        Unary::Affine(a, b) => y.iter_mut().for_each(|y| *y = a * *y + b),
+        Unary::Square => y.iter_mut().for_each(|y| *y *= *y),
+        Unary::Sqrt => y.iter_mut().for_each(|y| *y = y.sqrt()),
+        Unary::Rsqrt => y.iter_mut().for_each(|y| *y = 1.0 / y.sqrt()),
+        Unary::Recip => y.iter_mut().for_each(|y| *y = 1.0 / *y),
+        Unary::Abs => y.iter_mut().for_each(|y| *y = y.abs()),
+        Unary::Neg => y.iter_mut().for_each(|y| *y = -*y),
+        Unary::Floor => y.iter_mut().for_each(|y| *y = y.floor()),
+        Unary::Ceil => y.iter_mut().for_each(|y| *y = y.ceil()),
+        Unary::Exp => y.iter_mut().for_each(|y| *y = y.exp()),
+        Unary::Ln => y.iter_mut().for_each(|y| *y = y.ln()),
+        Unary::FakeQuant { scale, zero, lo, hi } => fake_quant(y, scale, zero, lo, hi),
+        f => y.iter_mut().for_each(|y| *y = functions::eval(f, f64::from(*y)) as f32),
+    }
+}
+
+/// `y[o, i] = scale * reduce over n of x[o, n, i]`.
+pub fn reduce(
+    kind: ReduceKind,
+    x: &[f32],
+    (outer, n, inner): (usize, usize, usize),
+    scale: f32,
+    y: &mut [f32],
+) {
+    let start = match kind {
+        ReduceKind::Sum | ReduceKind::SumSquares => 0.0,
+        ReduceKind::Max => f32::NEG_INFINITY,
+        ReduceKind::Min => f32::INFINITY,
+        ReduceKind::Prod => 1.0,
+    };
+    let join = |acc: f32, x: f32| match kind {
+        ReduceKind::Sum => acc + x,
+        ReduceKind::SumSquares => acc + x * x,
+        // NaN wins, as in ONNX Runtime and NumPy.
+        ReduceKind::Max => {
+            if acc >= x || acc.is_nan() {
+                acc
+            } else {
+                x
+            }
+        }
+        ReduceKind::Min => {
+            if acc <= x || acc.is_nan() {
+                acc
+            } else {
+                x
+            }
+        }
+        ReduceKind::Prod => acc * x,
+    };
+    for o in 0..outer {
+        let y = &mut y[o * inner..(o + 1) * inner];
+        y.fill(start);
+        for k in 0..n {
+            let x = &x[(o * n + k) * inner..][..inner];
+            y.iter_mut().zip(x).for_each(|(y, &x)| *y = join(*y, x));
+        }
+        if scale != 1.0 {
+            y.iter_mut().for_each(|y| *y *= scale);
+        }
+    }
+}
+
+/// Layer normalisation along the middle of `[outer, n, inner]`; `sums` has `2 * inner` words.
+pub fn layer_norm_middle(
+    x: &[f32],
+    (outer, n, inner): (usize, usize, usize),
+    eps: f32,
+    gamma: &[f32],
+    beta: &[f32],
+    sums: &mut [f32],
+    y: &mut [f32],
+) {
+    let (mean, rstd) = sums[..2 * inner].split_at_mut(inner);
+    for o in 0..outer {
+        let x = &x[o * n * inner..][..n * inner];
+        let y = &mut y[o * n * inner..][..n * inner];
+        mean.fill(0.0);
+        for row in x.chunks_exact(inner) {
+            mean.iter_mut().zip(row).for_each(|(m, &x)| *m += x);
+        }
+        mean.iter_mut().for_each(|m| *m /= n as f32);
+        rstd.fill(0.0);
+        for row in x.chunks_exact(inner) {
+            for ((r, &m), &x) in rstd.iter_mut().zip(mean.iter()).zip(row) {
+                *r += (x - m) * (x - m);
+            }
+        }
+        rstd.iter_mut().for_each(|r| *r = 1.0 / (*r / n as f32 + eps).sqrt());
+        for (k, (row, out)) in x.chunks_exact(inner).zip(y.chunks_exact_mut(inner)).enumerate() {
+            let (g, b) = (gamma[k], beta[k]);
+            for (((y, &x), &m), &r) in out.iter_mut().zip(row).zip(mean.iter()).zip(rstd.iter()) {
+                *y = (x - m) * (r * g) + b;
+            }
+        }
+    }
+}
+
+/// Logarithm of the softmax of each row of `n`, in place.
+pub fn log_softmax(y: &mut [f32], n: usize, scale: f32) {
+    for row in y.chunks_exact_mut(n) {
+        row.iter_mut().for_each(|y| *y *= scale);
+        let max = row.iter().fold(f32::NEG_INFINITY, |m, &x| if m >= x { m } else { x });
+        let sum: f32 = row.iter().map(|&x| (x - max).exp()).sum();
+        let shift = max + sum.ln();
+        row.iter_mut().for_each(|y| *y -= shift);
+    }
+}
+
+/// Rows of a table by index; an index outside takes the last row.
+pub fn embed(
+    table: &[f32],
+    width: usize,
+    first: i64,
+    index: impl Iterator<Item = i64>,
+    y: &mut [f32],
+) {
+    let last = table.len() / width - 1;
+    for (y, i) in y.chunks_exact_mut(width).zip(index) {
+        let row = usize::try_from(i - first).unwrap_or(last).min(last);
+        y.copy_from_slice(&table[row * width..][..width]);
+    }
+}
+
+/// Softmax of each row of `n`, in place.
+pub fn softmax(y: &mut [f32], n: usize, scale: f32) {
+    for row in y.chunks_exact_mut(n) {
+        row.iter_mut().for_each(|y| *y *= scale);
+        let max = row.iter().fold(f32::NEG_INFINITY, |m, &x| if m >= x { m } else { x });
+        let mut sum = 0.0;
+        for y in row.iter_mut() {
+            *y = (*y - max).exp();
+            sum += *y;
+        }
+        row.iter_mut().for_each(|y| *y /= sum);
+    }
+}
+
+/// An activation of the kernels, in place.
+pub fn activate(act: Activation, y: &mut [f32]) {
+    let f = match act {
+        Activation::None => return,
+        Activation::Relu => Unary::Relu,
+        Activation::Clip { lo, hi } => Unary::Clip(lo, hi),
+        Activation::LeakyRelu { alpha } => Unary::LeakyRelu(alpha),
+        Activation::HardSwish => Unary::HardSwish,
+        Activation::HardSigmoid { alpha, beta } => Unary::HardSigmoid(alpha, beta),
+        Activation::Silu => Unary::Silu,
+        Activation::Sigmoid => Unary::Sigmoid,
+        Activation::Tanh => Unary::Tanh,
+        Activation::GeluErf => Unary::GeluErf,
+        Activation::GeluTanh => Unary::GeluTanh,
+    };
+    y.iter_mut().for_each(|y| *y = functions::eval(f, f64::from(*y)) as f32);
+}
+
+/// Pooling over NHWC.
+pub fn pool(pool: &Pool, [n, h, w, c]: [usize; 4], [oh, ow]: [usize; 2], x: &[f32], y: &mut [f32]) {
+    for b in 0..n {
+        for (i, y) in y[b * oh * ow * c..][..oh * ow * c].chunks_exact_mut(c).enumerate() {
+            let (oy, ox) = (i / ow, i % ow);
+            let max = pool.kind == PoolKind::Max;
+            y.fill(if max { f32::NEG_INFINITY } else { 0.0 });
+            let (mut count, mut padded) = (0, 0);
+            for ky in 0..pool.kernel[0] {
+                for kx in 0..pool.kernel[1] {
+                    let at = |o: usize, s: usize, k: usize, d: usize, p: usize| {
+                        (o * s + k * d).checked_sub(p)
+                    };
+                    let iy = at(oy, pool.stride[0], ky, pool.dilation[0], pool.before[0])
+                        .filter(|&i| i < h);
+                    let ix = at(ox, pool.stride[1], kx, pool.dilation[1], pool.before[1])
+                        .filter(|&i| i < w);
+                    let reach =
+                        |o: usize, s: usize, k: usize, d: usize, len: usize| o * s + k * d < len;
+                    let (h1, w1) =
+                        (h + pool.before[0] + pool.after[0], w + pool.before[1] + pool.after[1]);
+                    padded += usize::from(
+                        reach(oy, pool.stride[0], ky, pool.dilation[0], h1)
+                            && reach(ox, pool.stride[1], kx, pool.dilation[1], w1),
+                    );
+                    let (Some(iy), Some(ix)) = (iy, ix) else { continue };
+                    count += 1;
+                    let x = &x[((b * h + iy) * w + ix) * c..][..c];
+                    for (y, &x) in y.iter_mut().zip(x) {
+                        if !max {
+                            *y += x;
+                        } else if x > *y || x.is_nan() {
+                            *y = x;
+                        }
+                    }
+                }
+            }
+            let divisor = match pool.kind {
+                PoolKind::Average { include_pad: false } => count,
+                PoolKind::Average { include_pad: true } => padded,
+                _ => continue,
+            };
+            y.iter_mut().for_each(|y| *y /= divisor as f32);
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Steps of a plan: a kernel, and where its operands lie.
+
+use super::graph::{Binary, Fallback, Pool, ReduceKind, Unary};
+use super::ops::{Broadcast, Copy};
+use crate::engine::kernels::{Activation, AlignedBuf, Conv2d, MatMulParams, PackedMatMul};
+use crate::units::DType;
+use std::sync::Arc;
+
+/// Memory that an operand lies in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Space {
+    /// The instance's arena.
+    Arena,
+    /// An input of the model.
+    Input(usize),
+    /// An output of the model.
+    Output(usize),
+    /// A constant of the plan.
+    Const(usize),
+}
+
+/// A stretch of 32-bit words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Operand {
+    /// In which memory.
+    pub space: Space,
+    /// First word.
+    pub start: usize,
+    /// How many words.
+    pub len: usize,
+}
+
+/// What a step does.
+#[derive(Debug, Clone)]
+pub enum Kernel {
+    /// Sources: x, and the residual if there is one.
+    Conv {
+        /// Packed weights and geometry.
+        conv: Arc<Conv2d>,
+        /// Images.
+        batch: usize,
+        /// Fused activation.
+        act: Activation,
+    },
+    /// Sources: a (dense rows), and the residual if there is one.
+    Gemm {
+        /// Packed weights.
+        weights: Arc<PackedMatMul>,
+        /// Rows.
+        rows: usize,
+        /// Fused activation.
+        act: Activation,
+    },
+    /// Sources: a, b. One product for each of `at`, the offsets of A, B and C.
+    MatMul {
+        /// Geometry of one product.
+        params: MatMulParams,
+        /// Offsets of each product.
+        at: Vec<[usize; 3]>,
+    },
+    /// Source: x, or none if it works in place.
+    Unary(Unary),
+    /// Source: x, or none if it works in place.
+    Activation(Activation),
+    /// Sources: a, b; only b if it works in place on a.
+    Binary {
+        /// The operator.
+        op: Binary,
+        /// How the operands are passed over.
+        broadcast: Broadcast,
+    },
+    /// Source: x as `[outer, n, inner]`, reduced over n.
+    Reduce {
+        /// How.
+        kind: ReduceKind,
+        /// `[outer, n, inner]`.
+        dims: (usize, usize, usize),
+        /// Factor on the result.
+        scale: f32,
+    },
+    /// Source: rows of n, or none if it works in place.
+    Softmax {
+        /// Length of a row.
+        n: usize,
+        /// Factor on the source.
+        scale: f32,
+        /// Whether its logarithm is wanted.
+        log: bool,
+    },
+    /// Source: x as `[outer, n, inner]`, normalised over n.
+    LayerNorm {
+        /// `[outer, n, inner]`.
+        dims: (usize, usize, usize),
+        /// Added to the variance.
+        eps: f32,
+        /// Factor per position.
+        gamma: Arc<Vec<f32>>,
+        /// Addend per position.
+        beta: Arc<Vec<f32>>,
+    },
+    /// Source: x in NHWC.
+    Pool {
+        /// Window.
+        pool: Pool,
+        /// Batch, height, width, channels of x.
+        image: [usize; 4],
+        /// Height and width of the result.
+        out: [usize; 2],
+    },
+    /// Sources: one for each copy. What no copy covers is filled first.
+    Move {
+        /// The copies.
+        copies: Vec<Copy>,
+        /// What to fill the destination with, where copies leave gaps.
+        fill: Option<f32>,
+    },
+    /// Source: integers.
+    Embed {
+        /// The table.
+        table: Arc<Vec<f32>>,
+        /// Length of a row.
+        width: usize,
+        /// First index.
+        first: i64,
+        /// Type of the integers.
+        index: DType,
+        /// How many.
+        count: usize,
+    },
+    /// Source: x; to or from f32.
+    Cast {
+        /// Type of the source.
+        from: DType,
+        /// Type of the destination.
+        to: DType,
+        /// Elements.
+        count: usize,
+    },
+    /// Source: x (f32) to i8 or u8.
+    Quantize {
+        /// Scale.
+        scale: f32,
+        /// Zero point.
+        zero: i32,
+        /// Type of the destination.
+        to: DType,
+        /// Elements.
+        count: usize,
+    },
+    /// Source: integers, to f32.
+    Dequantize {
+        /// Scale.
+        scale: f32,
+        /// Zero point.
+        zero: i32,
+        /// Type of the source.
+        from: DType,
+        /// Elements.
+        count: usize,
+    },
+    /// Source: x `[batch, time, input]`. Destination: y `[batch, time, hidden]`, then the last h
+    /// and c, each `[batch, hidden]`.
+    Recurrent(Arc<super::recurrent::Layer>, usize, usize),
+    /// Sources: all inputs; destination: all outputs, one after the other.
+    Fallback {
+        /// The node.
+        node: Fallback,
+        /// Types and shapes of the sources.
+        inputs: Vec<(DType, Vec<usize>)>,
+        /// Types, elements and first words of the outputs.
+        outputs: Vec<(DType, usize, usize)>,
+    },
+}
+
+/// Most operands that a step reads; only concatenations and fallbacks read more than two.
+pub const SOURCES_MAX: usize = 16;
+
+/// A kernel with its operands.
+#[derive(Debug, Clone)]
+pub struct Step {
+    /// What it does.
+    pub kernel: Kernel,
+    /// What it reads.
+    pub sources: Vec<Operand>,
+    /// What it writes.
+    pub dest: Operand,
+    /// Memory for its own use.
+    pub scratch: Operand,
+    /// Node of the graph.
+    pub name: String,
+    /// Operator as the graph calls it.
+    pub operator: String,
+    /// Shapes, for people.
+    pub shapes: String,
+    /// Floating point operations, a multiplication and an addition counting as two.
+    pub flops: u64,
+}
+
+/// A plan for one batch size.
+#[derive(Debug, Clone, Default)]
+pub struct Plan {
+    /// Rows.
+    pub batch: usize,
+    /// Steps in order.
+    pub steps: Vec<Step>,
+    /// Constants that steps read, other than packed weights.
+    pub constants: Vec<Arc<AlignedBuf>>,
+    /// Words of the arena.
+    pub arena_words: usize,
+    /// The least that an arena would need.
+    pub lower_bound_words: usize,
+    /// Words of each input.
+    pub input_words: Vec<usize>,
+    /// Words of each output.
+    pub output_words: Vec<usize>,
+}
+
+impl Kernel {
+    /// The name that `inspect` prints.
+    pub fn name(&self) -> String {
+        match self {
+            Kernel::Conv { conv, .. } => format!("conv:{}", conv.algorithm().name()),
+            Kernel::Gemm { .. } => "matmul:packed".into(),
+            Kernel::MatMul { .. } => "matmul:dynamic".into(),
+            Kernel::Unary(f) => format!("unary:{f:?}"),
+            Kernel::Activation(a) => format!("activation:{a:?}"),
+            Kernel::Binary { op, .. } => format!("binary:{op:?}"),
+            Kernel::Reduce { kind, .. } => format!("reduce:{kind:?}"),
+            Kernel::Softmax { .. } => "softmax".into(),
+            Kernel::LayerNorm { .. } => "layernorm".into(),
+            Kernel::Pool { pool, .. } => format!("pool:{:?}", pool.kind),
+            Kernel::Move { copies, .. } if copies.len() == 1 => "move".into(),
+            Kernel::Move { .. } => "concat".into(),
+            Kernel::Embed { .. } => "lookup".into(),
+            Kernel::Cast { .. } => "cast".into(),
+            Kernel::Quantize { .. } => "quantize".into(),
+            Kernel::Dequantize { .. } => "dequantize".into(),
+            Kernel::Recurrent(layer, ..) => layer.name().into(),
+            Kernel::Fallback { .. } => "fallback:tract".into(),
+        }
+    }
+
+    /// The name without parameters, for counting.
+    pub fn kind(&self) -> String {
+        let name = self.name();
+        name.split(['(', '{', ' ']).next().unwrap_or_default().to_string()
+    }
+}
