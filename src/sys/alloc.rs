@@ -11,6 +11,7 @@
 //!     corelane::sys::alloc::CountingAllocator;
 //! ```
 
+use super::pool;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -35,27 +36,51 @@ fn count() {
     }
 }
 
-// SAFETY: every call goes to `System` unchanged; counting touches only an atomic and a
-// const-initialised thread local, neither of which allocates.
+// SAFETY: a call goes to the calling thread's pool, whose blocks are at least as large and aligned
+// as the layout asks, or to `System` unchanged; a block is freed where it came from. Counting touches
+// only an atomic and a const-initialised thread local, neither of which allocates.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if let Some(block) = pool::allocate(&layout) {
+            return block;
+        }
         count();
         // SAFETY: the caller's promise for `alloc` is passed on.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        if pool::free(ptr, &layout) {
+            return;
+        }
         count();
-        // SAFETY: the caller's promise for `dealloc` is passed on.
+        // SAFETY: the caller's promise for `dealloc` is passed on; the block is not from a pool.
         unsafe { System.dealloc(ptr, layout) }
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if let Some(block) = pool::allocate(&layout) {
+            // SAFETY: the block is at least `layout.size()` long.
+            unsafe { block.write_bytes(0, layout.size()) };
+            return block;
+        }
         count();
         // SAFETY: the caller's promise for `alloc_zeroed` is passed on.
         unsafe { System.alloc_zeroed(layout) }
     }
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        if pool::owns(ptr) {
+            // SAFETY: the new size is the caller's promise for `realloc`; both blocks are at least
+            // as long as what is copied, and distinct.
+            unsafe {
+                let new = self.alloc(Layout::from_size_align_unchecked(new_size, layout.align()));
+                if !new.is_null() {
+                    new.copy_from_nonoverlapping(ptr, layout.size().min(new_size));
+                    self.dealloc(ptr, layout);
+                }
+                return new;
+            }
+        }
         count();
-        // SAFETY: the caller's promise for `realloc` is passed on.
+        // SAFETY: the caller's promise for `realloc` is passed on; the block is the system's.
         unsafe { System.realloc(ptr, layout, new_size) }
     }
 }

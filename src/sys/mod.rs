@@ -12,3 +12,5 @@ pub mod alloc;
 pub mod clock;
 #[cfg(feature = "std")]
 pub mod memory;
+#[cfg(feature = "std")]
+pub mod pool;
