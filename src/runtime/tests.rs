@@ -270,3 +270,26 @@ fn contradictions_are_refused() {
     large.max_queue_size = 1 << 20;
     fails(Runtime::builder().unpinned(1).model(large), "the limit is 4096");
 }
+
+#[test]
+fn models_are_served_as_their_manifests_say() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("models/mlp");
+    let runtime = Runtime::builder().model_dir(&path).unpinned(1).build().unwrap();
+    let mlp = runtime.client().model("mlp").unwrap();
+    let golden = |name: &str| {
+        let bytes = std::fs::read(path.join("golden").join(name)).unwrap();
+        let array = crate::model::npy::read(&bytes).unwrap();
+        array.data.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect::<Vec<_>>()
+    };
+    let mut request = mlp.request(1).unwrap();
+    request.input_mut::<f32>(0).unwrap().copy_from_slice(&golden("input_0.npy"));
+    let answer = request.infer().unwrap();
+    let (got, wanted) = (answer.output::<f32>(0).unwrap(), golden("output_0.npy"));
+    let largest = wanted.iter().fold(0f32, |m, v| m.max(v.abs()));
+    assert!(
+        got.iter().zip(&wanted).all(|(a, b)| (a - b).abs() <= 1e-5 * largest),
+        "{got:?} {wanted:?}"
+    );
+    let error = Runtime::builder().model_dir("no/such/model").build().err().unwrap();
+    assert!(error.to_string().contains("no/such/model"), "{error}");
+}
