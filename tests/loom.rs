@@ -242,6 +242,32 @@ fn ring_peek_sees_only_what_is_there_and_in_order() {
     });
 }
 
+#[test]
+fn ring_late_producer_sees_a_cell_as_new_as_the_tail() {
+    check(|| {
+        // A thread goes round the ring twice. One that sees its tail must not see a cell as it was
+        // rounds ago, or it would skip a position, and everything behind that position is lost.
+        let ring = Arc::new(IndexRing::new(2));
+        let busy = {
+            let ring = ring.clone();
+            thread::spawn(move || {
+                let mut got = Vec::new();
+                for value in 0..4 {
+                    ring.push(value).expect("one more at most is there");
+                    got.extend(ring.pop());
+                }
+                got
+            })
+        };
+        ring.push(9).expect("one more at most is there");
+        let mut got = busy.join().unwrap();
+        assert_eq!(got.len(), 4, "there was one for each pop");
+        got.extend(ring.pop());
+        got.sort();
+        assert_eq!(got, [0, 1, 2, 3, 9]);
+    });
+}
+
 // --- queue::idle ---
 
 /// A worker that announces, looks again, and sleeps; a producer that pushes and wakes.
@@ -354,6 +380,44 @@ impl Event {
         }
         *count = 0;
     }
+}
+
+#[test]
+fn idle_recheck_sees_past_a_head_that_lags() {
+    check(|| {
+        // Another consumer has popped and not yet moved the head when the producer reuses the cell:
+        // the new value is a whole ring ahead of the head that the sleeper starts from.
+        let ring = Arc::new(IndexRing::new(2));
+        let idle = Arc::new(IdleSet::new(1));
+        ring.push(0).unwrap();
+        ring.push(1).unwrap();
+        let other = {
+            let ring = ring.clone();
+            thread::spawn(move || {
+                ring.pop();
+                ring.pop();
+            })
+        };
+        let producer = {
+            let (ring, idle) = (ring.clone(), idle.clone());
+            thread::spawn(move || {
+                if ring.push(2).is_err() {
+                    return false;
+                }
+                idle.wake_one(1);
+                true
+            })
+        };
+        idle.announce(0);
+        let empty = ring.is_empty();
+        let pushed_and_not_woken = {
+            let pushed = producer.join().unwrap();
+            pushed && idle.parked() != 0
+        };
+        other.join().unwrap();
+        // Three values and two pops: one is left, and somebody must know.
+        assert!(!(empty && pushed_and_not_woken), "asleep with a value in the ring");
+    });
 }
 
 /// The I/O thread sleeps in the kernel; two workers complete something each.

@@ -15,11 +15,13 @@ pub mod completion;
 #[cfg(feature = "std")]
 mod model_queue;
 #[cfg(feature = "std")]
+mod refusal;
+#[cfg(feature = "std")]
 mod slot;
 #[cfg(feature = "std")]
-pub use model_queue::{
-    Failure, ModelQueue, QueueSpec, QueuedView, Refusal, ServiceTimes, Submit, TakeStats,
-};
+pub use model_queue::{ModelQueue, QueueSpec, QueuedView, ServiceTimes, Submit, TakeStats};
+#[cfg(feature = "std")]
+pub use refusal::{Failure, Refusal};
 #[cfg(feature = "std")]
 pub use slot::{Completion, Done, Lease, Notify, Ticket, Work};
 

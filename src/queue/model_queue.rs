@@ -2,6 +2,7 @@
 
 use super::idle::IdleSet;
 use super::ring::IndexRing;
+use super::refusal::{Failure, Refusal};
 use super::slot::{Lease, Notify, SlotPool, Ticket, Work};
 use crate::limits::{BATCH_SIZES_MAX, PRIORITY_LEVELS_MAX, TIMEOUT_US_MAX};
 use crate::model::signature::Signature;
@@ -9,127 +10,6 @@ use crate::sys::clock;
 use crate::sys::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 use crate::units::{Micros, ModelId, Nanos, Priority, Rows};
 use std::fmt;
-
-/// Why a request was not accepted. Nothing of it remains.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Refusal {
-    /// `max_queue_size` requests wait, or every slot is in use.
-    QueueFull {
-        /// Requests that wait.
-        queued: u32,
-        /// `max_queue_size`.
-        max: u32,
-    },
-    /// By the measured service time the deadline can't be met.
-    DeadlineUnmeetable {
-        /// Microseconds that it is estimated to take.
-        needed_us: u32,
-        /// Microseconds that the request allows.
-        given_us: u32,
-    },
-    /// No rows, or more than a request may have.
-    WrongRows {
-        /// Rows of the request.
-        rows: u32,
-        /// `max_request_rows`.
-        max: u32,
-    },
-    /// The priority does not exist.
-    BadPriority {
-        /// The priority asked for.
-        priority: u8,
-        /// `priority_levels`.
-        levels: u8,
-    },
-    /// The deadline is over the limit.
-    TimeoutTooLong {
-        /// Microseconds asked for.
-        given_us: u32,
-        /// The most that a request may ask for.
-        max_us: u32,
-    },
-    /// The runtime accepts nothing more.
-    ShuttingDown,
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Refusal::QueueFull { queued, max } => {
-                write!(f, "the queue is full: {queued} requests wait, max_queue_size is {max}")
-            }
-            Refusal::DeadlineUnmeetable { needed_us, given_us } => write!(
-                f,
-                "the deadline can't be met: about {needed_us} us are needed, {given_us} us are given"
-            ),
-            Refusal::WrongRows { rows, max } => {
-                write!(f, "{rows} rows, but a request has 1 to {max} (max_request_rows)")
-            }
-            Refusal::BadPriority { priority, levels } => {
-                write!(f, "priority {priority}, but this model has 1 to {levels} (priority_levels)")
-            }
-            Refusal::TimeoutTooLong { given_us, max_us } => {
-                write!(f, "a deadline of {given_us} us is over the limit of {max_us} us")
-            }
-            Refusal::ShuttingDown => f.write_str("the runtime is shutting down"),
-        }
-    }
-}
-
-impl std::error::Error for Refusal {}
-
-/// Why an accepted request has no answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Failure {
-    /// Its deadline passed while it waited.
-    DeadlineExpired,
-    /// Its client gave it up while it waited.
-    Cancelled,
-    /// The engine reported an error.
-    ModelFailed,
-    /// The engine panicked; the worker goes on.
-    ModelPanicked,
-    /// The runtime stopped before it could run.
-    ShuttingDown,
-}
-
-impl Failure {
-    /// All reasons, in the order of their numbers.
-    pub const ALL: [Failure; 5] = [
-        Failure::DeadlineExpired,
-        Failure::Cancelled,
-        Failure::ModelFailed,
-        Failure::ModelPanicked,
-        Failure::ShuttingDown,
-    ];
-
-    /// The reason's name in metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Failure::DeadlineExpired => "deadline_expired",
-            Failure::Cancelled => "cancelled",
-            Failure::ModelFailed => "model_failed",
-            Failure::ModelPanicked => "model_panicked",
-            Failure::ShuttingDown => "shutting_down",
-        }
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Failure::DeadlineExpired => "the deadline passed while the request waited",
-            Failure::Cancelled => "the request was cancelled",
-            Failure::ModelFailed => "the model failed",
-            Failure::ModelPanicked => "the model panicked",
-            Failure::ShuttingDown => "the runtime stopped",
-        })
-    }
-}
-
-impl std::error::Error for Failure {}
 
 /// How a request is to be treated.
 #[derive(Debug, Clone, Copy, Default)]
