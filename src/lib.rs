@@ -1,8 +1,61 @@
 //! corelane turns an ONNX model into a predictable service inside one Linux process: one pinned
 //! worker per core, no heap on the request path, batches formed from a lock-free ring.
 //!
-//! Half one ([`limits`], [`units`], [`wire`], [`client`]) is `no_std`, without alloc and without
-//! unsafe: a microcontroller links it. Half two (feature `std`, on by default) is the runtime.
+//! This page is the map: the layers from the top down, what each may know of the others, and the
+//! contracts that hold across them. Each module's own page says the rest.
+//!
+//! # Two halves
+//! **Half one** is `no_std`, without alloc and without unsafe: [`limits`], [`units`], [`wire`],
+//! [`client`]. A microcontroller links it (`default-features = false`). **Half two** (feature `std`,
+//! on by default) is the runtime for Linux: everything else.
+//!
+//! Features are additive: `std`; `defmt` (`defmt::Format` on the public types of half one, and the
+//! backend of its log macro where neither `std` nor `log` is on); `log` (the same through the `log`
+//! facade, which half two always uses).
+//!
+//! # The layers, top down
+//! | room | what it does | knows |
+//! |---|---|---|
+//! | `bin/corelane` | argument parsing and printing | everything public |
+//! | `lab` | measures the runtime and its parts against floors | everything public |
+//! | `runtime` | boot, ready, drain, stop; the in-process client | all rooms below |
+//! | `config` | `corelane.toml` | the settings of those it configures |
+//! | `transport` | sockets, one event-driven I/O thread | [`wire`], `queue` |
+//! | `worker` | the pinned loop: close a batch, run it, answer | `queue`, `batch`, `engine`, `metrics` |
+//! | `metrics` | counters and histograms with fixed memory | `queue`'s vocabulary |
+//! | `model` | manifest, files, goldens, signature | `engine` |
+//! | `engine` | a loaded model: `plan`, `tract`, `fake` | `model`'s signature, `sys` |
+//! | `batch` | when to close a batch: a pure function, tested in simulated time | nothing |
+//! | `queue` | slots, rings, admission, who sleeps | `sys`, `model`'s signature |
+//! | `sys` | affinity, clock, memory, allocators, futex, the door to atomics | nothing |
+//! | [`client`] | sans-I/O session, and its adapters for sockets | [`wire`] |
+//! | [`wire`] | protocol v1: the specification, and its code | nothing |
+//! | [`units`], [`limits`] | numbers that say what they are, and every bound | nothing |
+//!
+//! `tests/tidy.rs` holds the sources against this: who imports whom, that unsafe code stays in
+//! `sys`, `queue` and `engine::kernels`, that atomics go through `sys::sync`, so that loom can check
+//! the models in `tests/loom.rs`.
+//!
+//! # The way of a request
+//! ```text
+//! transport -> wire (parse, validate) -> slot (input) -> ring -> worker (close a batch, run the plan)
+//!           -> slot (output, receipt) -> completion ring -> transport
+//! ```
+//! A *slot* is allocated when the model is loaded and holds one request: input, output, deadline,
+//! priority, stage times, and one word that says who owns it. Payloads are read from the socket
+//! straight into it; only its index travels. An in-process client fills a slot by itself and waits on
+//! that word. Any idle worker takes from the ring, so no request waits behind a long one while a core
+//! idles.
+//!
+//! # Contracts
+//! - **No allocation on the request path.** Once ready, workers and the I/O thread never call the
+//!   system allocator. Every buffer is sized at load, and its size is known and printed.
+//! - **A limit on everything**, in [`limits`]; one that is reached is a typed error with its numbers.
+//! - **Requested is obtained, or it is an error**: cores, engines, batch sizes. No silent fall back.
+//! - **Nothing lost, nothing crossed**: every accepted request ends in exactly one answer or one
+//!   error, with its own rows, also under overload, disconnect and shutdown.
+//! - **Batching never changes an answer**: at load, rows in a batch are compared with rows alone.
+//! - **Numbers say what they are**: integer nanoseconds inside, units in names and types.
 #![cfg_attr(not(any(feature = "std", loom)), no_std)]
 #![deny(unsafe_code)]
 

@@ -29,7 +29,7 @@ impl TensorSpec {
 ///
 /// A payload, and a slot's buffer, holds the tensors in this order; each is `rows` contiguous rows
 /// of little-endian elements, and begins at the next multiple of
-/// [`TENSOR_ALIGN_BYTES`](crate::limits::TENSOR_ALIGN_BYTES) (gap bytes are zero).
+/// [`TENSOR_ALIGN_BYTES`] (gap bytes are zero).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signature {
     /// Inputs, without those that the manifest binds to a constant.

@@ -13,7 +13,7 @@ pub enum IdleStrategy {
     /// Spins for so many microseconds, then sleeps.
     SpinUs(Micros),
     /// Spins only while that has lately paid: while requests come sooner than
-    /// [`ADAPTIVE_SPIN_US_MAX`] after one another.
+    /// `ADAPTIVE_SPIN_US_MAX` after one another.
     Adaptive,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A worker looks at the queues of its models, picks the one that is furthest behind its fair share
 //! (virtual time: compute time over weight), asks the batch policy, takes requests, runs them, and
-//! answers. It idles as its strategy says. Between [`Gate::ready`] and the end it calls no system
+//! answers. It idles as its strategy says. Once the runtime is ready it calls no system
 //! allocator if its engines keep the contract; recovery from a panic inside an engine is the
 //! exception, since unwinding itself allocates.
 
