@@ -1,0 +1,91 @@
+//! Small ONNX files made in the test: protobuf, written by hand.
+
+/// One message under construction.
+#[derive(Default, Clone)]
+pub struct Message(Vec<u8>);
+
+impl Message {
+    fn varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.0.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.0.push(value as u8);
+    }
+    /// A whole-number field.
+    pub fn int(mut self, field: u64, value: u64) -> Self {
+        self.varint(field << 3);
+        self.varint(value);
+        self
+    }
+    /// A text, bytes or message field.
+    pub fn bytes(mut self, field: u64, value: impl AsRef<[u8]>) -> Self {
+        self.varint(field << 3 | 2);
+        self.varint(value.as_ref().len() as u64);
+        self.0.extend_from_slice(value.as_ref());
+        self
+    }
+}
+
+impl AsRef<[u8]> for Message {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// An axis of a tensor: open, or of a length.
+#[derive(Clone, Copy)]
+pub enum Axis {
+    Open(&'static str),
+    Len(u64),
+}
+
+/// A float tensor's name and shape.
+pub fn tensor(name: &str, axes: &[Axis]) -> Message {
+    let mut shape = Message::default();
+    for axis in axes {
+        let dim = match axis {
+            Axis::Open(symbol) => Message::default().bytes(2, symbol),
+            Axis::Len(len) => Message::default().int(1, *len),
+        };
+        shape = shape.bytes(1, dim);
+    }
+    let tensor_type = Message::default().int(1, 1).bytes(2, shape);
+    Message::default().bytes(1, name).bytes(2, Message::default().bytes(1, tensor_type))
+}
+
+/// A node without attributes; its name is the operator in lower case with `_0`.
+pub fn node(operator: &str, inputs: &[&str], output: &str) -> Message {
+    let mut node = Message::default();
+    for input in inputs {
+        node = node.bytes(1, input);
+    }
+    let name = format!("{}_0", operator.to_lowercase());
+    node.bytes(2, output).bytes(3, name).bytes(4, operator)
+}
+
+/// Adds an attribute that is a list of whole numbers.
+pub fn with_ints(node: Message, name: &str, values: &[u64]) -> Message {
+    let mut attribute = Message::default().bytes(1, name);
+    for &value in values {
+        attribute = attribute.int(8, value);
+    }
+    node.bytes(5, attribute.int(20, 7))
+}
+
+/// A whole file, opset 13.
+pub fn model(nodes: &[Message], inputs: &[Message], outputs: &[Message]) -> Vec<u8> {
+    let mut graph = Message::default();
+    for node in nodes {
+        graph = graph.bytes(1, node);
+    }
+    graph = graph.bytes(2, "test");
+    for input in inputs {
+        graph = graph.bytes(11, input);
+    }
+    for output in outputs {
+        graph = graph.bytes(12, output);
+    }
+    let opset = Message::default().int(2, 13);
+    Message::default().int(1, 8).bytes(7, graph).bytes(8, opset).0
+}
