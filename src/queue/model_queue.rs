@@ -427,7 +427,8 @@ impl ModelQueue {
 
     /// Takes requests of up to `rows_max` rows in all, highest priority first, oldest first within
     /// a level, and gives each to `f`. Given-up requests on the way are recycled. A request that
-    /// would go over `rows_max` stays at the head of its level.
+    /// would go over `rows_max` stays at the head of its level, unless it is the first: a request of
+    /// more rows than are worth batching must run all the same.
     pub fn take(
         self: &Arc<Self>,
         rows_max: u32,
@@ -439,12 +440,13 @@ impl ModelQueue {
         let mut requests = 0;
         for level in &self.levels {
             while requests < requests_max {
-                let room = rows_max - stats.rows;
+                let room = rows_max.saturating_sub(stats.rows);
                 if room == 0 {
                     return stats;
                 }
                 let fits = |index: u32| {
-                    self.pool.slots[index as usize].rows.load(Ordering::Relaxed) <= room
+                    requests == 0
+                        || self.pool.slots[index as usize].rows.load(Ordering::Relaxed) <= room
                 };
                 let Some(index) = level.pop_if(fits) else { break };
                 if let Some(work) = Work::take(self, index, now) {

@@ -293,3 +293,25 @@ fn models_are_served_as_their_manifests_say() {
     let error = Runtime::builder().model_dir("no/such/model").build().err().unwrap();
     assert!(error.to_string().contains("no/such/model"), "{error}");
 }
+
+#[test]
+fn a_request_of_more_rows_than_batching_pays_for_is_served() {
+    let mut setup = setup("dear", 8, &[1, 2, 4], Duration::ZERO);
+    let tensor =
+        |name: &str| TensorSpec { name: name.into(), dtype: DType::U8, row_shape: vec![8] };
+    let signature =
+        Signature { inputs: vec![tensor("x")], outputs: vec![tensor("y")], batched: true };
+    // Every row costs more in a batch than alone, so the policy takes one row at a time.
+    let compute = FakeCompute { per_run: Duration::ZERO, per_row: Duration::from_micros(200) };
+    setup.engine = Arc::new(FakeEngine::new(signature, &[1, 2, 4], compute).unwrap());
+    let rt = runtime(vec![setup]);
+    let model = rt.client().model("dear").unwrap();
+    for rows in [4, 1, 3, 2] {
+        let mut request = model.request(rows).unwrap();
+        request.input_bytes_mut(0).unwrap().fill(rows as u8);
+        let timeout = Micros(20_000_000);
+        let answer = request.timeout(timeout).infer().unwrap();
+        assert_eq!(answer.output_bytes(0).unwrap(), vec![rows as u8; rows * 8]);
+        assert_eq!(answer.receipt().batch_size, Rows(rows as u16));
+    }
+}
