@@ -1,8 +1,8 @@
 //! Engine `plan`: static plan and kernels of our own.
 //!
 //! tract parses and types the file once; for every batch size its typed graph goes through
-//! [`import`] (an intermediate representation), [`simplify`] (operators found again, epilogues
-//! folded), [`lower`] (layouts, kernels, packed weights that all batch sizes share) and [`memory`]
+//! `import` (an intermediate representation), `simplify` (operators found again, epilogues
+//! folded), `lower` (layouts, kernels, packed weights that all batch sizes share) and `memory`
 //! (one arena with every intermediate at a fixed offset). An instance then runs the steps in order
 //! and never allocates, unless a step falls back to tract, which
 //! [`describe`](super::Engine::describe) lists.
