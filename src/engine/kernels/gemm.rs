@@ -166,8 +166,16 @@ unsafe fn tile<S: Simd, const ROWS: usize, const NV: usize>(
                 }
             }
         }
+        // A copy for the loops below, which are not unrolled: indexed by a variable, the sums themselves
+        // would live in memory, and be stored there after every multiplication.
+        let mut sums = [[S::splat(0.0); NV]; ROWS];
+        for m in 0..ROWS {
+            for v in 0..NV {
+                sums[m][v] = acc[m][v];
+            }
+        }
         let tail = cols - (NV - 1) * S::LANES;
-        for (m, row) in acc.iter().enumerate() {
+        for (m, row) in sums.iter().enumerate() {
             let c = dest.c.add((t.row + m) * dest.ldc + col);
             for (v, &x) in row.iter().enumerate() {
                 let whole = v + 1 < NV || tail == S::LANES;
@@ -235,7 +243,16 @@ unsafe fn flat<S: Simd, const ROWS: usize, const NV: usize, const NP: usize>(
                 at += b.nr;
             }
         }
-        for (m, row) in acc.iter().enumerate() {
+        // As in `tile`.
+        let mut sums = [[[S::splat(0.0); NV]; NP]; ROWS];
+        for m in 0..ROWS {
+            for p in 0..NP {
+                for v in 0..NV {
+                    sums[m][p][v] = acc[m][p][v];
+                }
+            }
+        }
+        for (m, row) in sums.iter().enumerate() {
             for (p, vs) in row.iter().enumerate() {
                 for (v, &x) in vs.iter().enumerate() {
                     let col = (panel + p) * b.nr + v * S::LANES;
