@@ -43,7 +43,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The engine of models whose manifest names none.
-pub const DEFAULT_ENGINE: EngineKind = EngineKind::Tract;
+pub const DEFAULT_ENGINE: EngineKind = EngineKind::Plan;
 /// `max_batch_size` where neither it nor `batch_sizes` is given.
 pub const MAX_BATCH_SIZE_DEFAULT: usize = 8;
 /// `tolerance` where none is given.

@@ -11,7 +11,7 @@ use onnx::{Axis, model, node, tensor, with_ints};
 use std::path::{Path, PathBuf};
 
 /// The engines that read ONNX.
-const ENGINES: [EngineKind; 1] = [EngineKind::Tract];
+const ENGINES: [EngineKind; 2] = [EngineKind::Tract, EngineKind::Plan];
 
 fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -53,6 +53,7 @@ impl Shared {
     }
 
     fn table(&mut self, key: String, table: &Arc<Vec<f32>>) -> Arc<Vec<f32>> {
+        let key = format!("{key}:{:x}", digest(table));
         self.tables.entry(key).or_insert_with(|| table.clone()).clone()
     }
 }
@@ -131,6 +132,13 @@ pub fn lower(graph: &Graph, batch: usize, shared: &mut Shared) -> Result<Plan, E
     lowering.finish(batch)
 }
 
+/// Tells constants of one name apart: one that was folded from a shape differs between batch sizes.
+fn digest(values: &[f32]) -> u64 {
+    values.iter().fold(values.len() as u64, |hash, value| {
+        (hash.rotate_left(5) ^ u64::from(value.to_bits())).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+    })
+}
+
 /// 32-bit words that hold `len` elements.
 pub fn words_of(dtype: DType, len: usize) -> usize {
     (len * dtype.size_bytes()).div_ceil(size_of::<f32>())
@@ -198,7 +206,7 @@ impl Lowering<'_> {
         let len = words_of(value.dtype, value.len());
         if let Some(floats) = value.floats() {
             let shape = value.shape.clone();
-            let key = format!("{}:{v}:{order:?}", value.name);
+            let key = format!("{}:{shape:?}:{order:?}:{:x}", value.name, digest(floats));
             let order = order.to_vec();
             let buf = self.constant(key, || {
                 let mut out = AlignedBuf::zeroed(floats.len());

@@ -56,6 +56,7 @@ pub fn load(request: &LoadRequest<'_>) -> Result<Box<dyn Engine>, EngineError> {
 pub fn load_with(request: &LoadRequest<'_>, isa: Isa) -> Result<PlanEngine, EngineError> {
     let kernels = Kernels::new(isa)
         .map_err(|e| EngineError::new(EngineErrorKind::UnsupportedOperator, e.to_string()))?;
+    super::check_batch_sizes(request.batch_sizes)?;
     let parsed = front::parse(request.bytes, request.bind_axes, request.bind_inputs)?;
     let batch_sizes = if parsed.signature.batched { request.batch_sizes.to_vec() } else { vec![1] };
     let mut shared = lower::Shared::new(kernels);
