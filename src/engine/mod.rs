@@ -270,7 +270,7 @@ pub struct LoadRequest<'a> {
 /// `Batch`, with the list and the bounds.
 pub fn check_batch_sizes(batch_sizes: &[usize]) -> Result<(), EngineError> {
     let ascending = batch_sizes.windows(2).all(|w| w[0] < w[1]);
-    let within = batch_sizes.iter().all(|&n| n >= 1 && n <= BATCH_ROWS_MAX);
+    let within = batch_sizes.iter().all(|n| (1..=BATCH_ROWS_MAX).contains(n));
     if (1..=BATCH_SIZES_MAX).contains(&batch_sizes.len()) && ascending && within {
         return Ok(());
     }

@@ -1,6 +1,8 @@
 use super::*;
 
-fn read(text: &str) -> Result<(Option<u64>, Option<String>, Option<u64>), TomlError> {
+type Keys = (Option<u64>, Option<String>, Option<u64>);
+
+fn read(text: &str) -> Result<Keys, TomlError> {
     let document = Document::parse("m.toml", text)?;
     let root = document.root();
     let depth = root.integer("max_queue_size", 1, 64)?;
