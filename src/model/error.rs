@@ -58,6 +58,19 @@ pub enum ModelError {
         /// Why.
         source: EngineError,
     },
+    /// The tensors of the largest request or batch take more bytes than are served.
+    Payload {
+        /// The model's name.
+        model: String,
+        /// `"inputs"` or `"outputs"`.
+        what: &'static str,
+        /// Rows.
+        rows: usize,
+        /// Bytes that they take; `None` where they overflow.
+        bytes: Option<usize>,
+        /// The limit.
+        max: usize,
+    },
     /// The labels don't fit the first output.
     Labels {
         /// The model's name.
@@ -141,6 +154,14 @@ impl fmt::Display for ModelError {
                 path.display()
             ),
             ModelError::Engine { path, source } => write!(f, "{}: {source}", path.display()),
+            ModelError::Payload { model, what, rows, bytes, max } => {
+                write!(f, "model {model}: the {what} of {rows} rows take ")?;
+                match bytes {
+                    Some(bytes) => write!(f, "{bytes} bytes")?,
+                    None => f.write_str("more bytes than there are addresses")?,
+                }
+                write!(f, ", at most {max} are served; lower max_batch_size")
+            }
             ModelError::Labels { model, labels, classes } => {
                 write!(
                     f,

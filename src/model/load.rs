@@ -6,7 +6,7 @@
 
 use crate::engine::fake::FakeEngine;
 use crate::engine::{self, Description, Engine, EngineKind, LoadRequest};
-use crate::limits::MODEL_FILE_BYTES_MAX;
+use crate::limits::{FRAME_PAYLOAD_BYTES_MAX, MODEL_FILE_BYTES_MAX, TENSOR_ALIGN_BYTES};
 use crate::model::check::{self, Checked};
 use crate::model::error::ModelError;
 use crate::model::manifest::{FakeSection, Manifest};
@@ -132,6 +132,7 @@ impl LoadedModel {
         let started = Instant::now();
         let mut engine = source.compile(&manifest)?;
         let mut compile_ns = nanos(started);
+        check_payload(&manifest, &*engine)?;
         check_labels(&manifest, &*engine)?;
         let mut reason = None;
         if !engine.signature().batched {
@@ -275,6 +276,27 @@ impl Source {
 /// The SHA-256 of `bytes`, in lower case hexadecimal.
 pub fn sha256_hex(bytes: &[u8]) -> String {
     sha2::Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Refuses tensors that no request could carry, before anything of that size is allocated.
+fn check_payload(manifest: &Manifest, engine: &dyn Engine) -> Result<(), ModelError> {
+    let signature = engine.signature();
+    let rows = engine.batch_sizes().last().copied().unwrap_or(1);
+    for (what, tensors) in [("inputs", &signature.inputs), ("outputs", &signature.outputs)] {
+        let bytes = tensors.iter().try_fold(0usize, |sum, t| {
+            t.row_bytes().checked_mul(rows)?.checked_add(TENSOR_ALIGN_BYTES)?.checked_add(sum)
+        });
+        if bytes.is_none_or(|b| b > FRAME_PAYLOAD_BYTES_MAX) {
+            return Err(ModelError::Payload {
+                model: manifest.name.clone(),
+                what,
+                rows,
+                bytes,
+                max: FRAME_PAYLOAD_BYTES_MAX,
+            });
+        }
+    }
+    Ok(())
 }
 
 fn check_labels(manifest: &Manifest, engine: &dyn Engine) -> Result<(), ModelError> {

@@ -344,3 +344,79 @@ fn batch_sizes_out_of_their_bounds_are_refused() {
         }
     }
 }
+
+#[test]
+fn an_arena_over_its_budget_is_refused_with_both_numbers() {
+    let Ok(bytes) = std::fs::read(repository().join("models/resnet8/model.onnx")) else {
+        panic!("models/resnet8 is part of the repository")
+    };
+    let request = LoadRequest {
+        bytes: &bytes,
+        batch_sizes: &[1],
+        bind_axes: &[],
+        bind_inputs: &[],
+        arena_bytes_max: 1000,
+    };
+    let error = engine::load(EngineKind::Plan, &request).err().expect("must be refused");
+    assert_eq!(error.kind(), EngineErrorKind::Limit, "{error}");
+    let said = error.to_string();
+    assert!(said.contains("1000") && said.contains("arena_bytes_max"), "{said}");
+    let arena = load(EngineKind::Plan, &bytes, &[1]).unwrap_or_else(|e| panic!("{e}"));
+    let arena = arena.describe().memory[0].arena_bytes.unwrap();
+    assert!(said.contains(&arena.to_string()), "{said}: the arena has {arena} bytes");
+}
+
+#[test]
+fn shapes_that_overflow_are_refused() {
+    for axes in [[1u64 << 40, 1 << 40], [1 << 62, 2], [u32::MAX as u64, 1 << 31]] {
+        let rows = [BATCH, Axis::Len(axes[0]), Axis::Len(axes[1])];
+        let bytes =
+            model(&[node("Relu", &["x"], "y")], &[tensor("x", &rows)], &[tensor("y", &rows)]);
+        for kind in ENGINES {
+            let error = load(kind, &bytes, &[1]).err().expect("must be refused");
+            assert_eq!(error.kind(), EngineErrorKind::Limit, "{axes:?} {}: {error}", kind.name());
+        }
+    }
+}
+
+/// Shapes that fit the address space, but no request.
+#[test]
+fn tensors_that_no_request_could_carry_are_refused_before_they_are_allocated() {
+    for len in [1u64 << 22, 1 << 40, 1 << 59] {
+        let rows = [BATCH, Axis::Len(len)];
+        let bytes =
+            model(&[node("Relu", &["x"], "y")], &[tensor("x", &rows)], &[tensor("y", &rows)]);
+        let dir = Dir::new("large", &bytes, "max_batch_size = 4");
+        for kind in ENGINES {
+            let error = dir.load(kind).err().expect("must be refused");
+            match &error {
+                ModelError::Payload { rows: 4, max, .. } => assert_eq!(*max, 64 << 20),
+                ModelError::Engine { source, .. } => {
+                    assert_eq!(source.kind(), EngineErrorKind::Limit, "{error}");
+                }
+                _ => panic!("{error}"),
+            }
+        }
+    }
+}
+
+/// Bytes of a valid file, changed one by one: an error or a model, never a panic.
+#[test]
+fn damaged_files_are_errors_not_panics() {
+    let rows = [BATCH, Axis::Len(4)];
+    let good = model(
+        &[node("Add", &["x", "x"], "s"), node("Relu", &["s"], "y")],
+        &[tensor("x", &rows)],
+        &[tensor("y", &rows)],
+    );
+    for at in 0..good.len() {
+        for flip in [1u8, 0x80, 0xFF] {
+            let mut bytes = good.clone();
+            bytes[at] ^= flip;
+            for kind in ENGINES {
+                let loaded = std::panic::catch_unwind(|| load(kind, &bytes, &[1]).map(|_| ()));
+                assert!(loaded.is_ok(), "{}: byte {at} ^ {flip} panics", kind.name());
+            }
+        }
+    }
+}
