@@ -7,7 +7,7 @@ use corelane::limits::ARENA_BYTES_MAX_DEFAULT;
 use corelane::model::check::values;
 use corelane::model::npy;
 use corelane::model::{LoadedModel, Manifest, ModelError};
-use onnx::{Axis, model, node, tensor, with_ints};
+use onnx::{Axis, model, node, tensor, typed_tensor, with_int, with_ints};
 use std::path::{Path, PathBuf};
 
 /// The engines that read ONNX.
@@ -201,6 +201,23 @@ fn every_model_directory_loads_verified_and_batches() {
                 loaded.times
             );
         }
+        let text = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap();
+        let hash = Manifest::read(&dir).unwrap().sha256.unwrap();
+        assert!(
+            text("README.md").contains(&hash),
+            "the README of {} has another hash",
+            dir.display()
+        );
+        if let Ok(config) = std::fs::read(dir.join("config.min.json")) {
+            let config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+            let labels: Vec<&str> = config["target_labels_space"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|label| label.as_str().unwrap())
+                .collect();
+            assert!(text("labels.txt").lines().eq(labels), "labels.txt is not the model's list");
+        }
         for file in ["README.md", "golden/input_0.npy", "golden/batch4/output_0.npy"] {
             assert!(dir.join(file).is_file(), "{}", dir.join(file).display());
         }
@@ -330,6 +347,71 @@ fn numbers_that_are_none_pass_through() {
         assert!(got[0].is_nan());
         let rest = [f64::INFINITY, f64::NEG_INFINITY, 2.0, 4.0, 6.0, 8.0, 10.0];
         assert_eq!(got[1..], rest);
+    }
+}
+
+/// Every element type goes in and comes out as its own bytes.
+#[test]
+fn element_types_keep_their_bytes() {
+    let rows = [BATCH, Axis::Len(3)];
+    let doubled = |elem_type: u64| {
+        let ends = [typed_tensor("x", elem_type, &rows), typed_tensor("y", elem_type, &rows)];
+        model(&[node("Add", &["x", "x"], "y")], &ends[..1], &ends[1..])
+    };
+    let i64s = |v: [i64; 6]| v.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<u8>>();
+    let i32s = |v: [i32; 6]| v.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<u8>>();
+    let f64s = |v: [f64; 6]| v.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<u8>>();
+    let f32s = |v: [f32; 6]| v.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<u8>>();
+    let f16s = |v: [u16; 6]| v.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<u8>>();
+    let not = model(
+        &[node("Not", &["x"], "y")],
+        &[typed_tensor("x", 9, &rows)],
+        &[typed_tensor("y", 9, &rows)],
+    );
+    let cast = model(
+        &[with_int(node("Cast", &["x"], "y"), "to", 1)],
+        &[typed_tensor("x", 2, &rows)],
+        &[typed_tensor("y", 1, &rows)],
+    );
+    let big = 1 << 40;
+    let cases = [
+        ("int64", doubled(7), i64s([1, -2, big, 4, 5, -6]), i64s([2, -4, 2 * big, 8, 10, -12])),
+        ("int32", doubled(6), i32s([1, -2, 3, 1 << 29, 5, 6]), i32s([2, -4, 6, 1 << 30, 10, 12])),
+        (
+            "float64",
+            doubled(11),
+            f64s([0.1, 1e300, 3., 4., 5., 6.]),
+            f64s([0.2, 2e300, 6., 8., 10., 12.]),
+        ),
+        // 1, 2, -1, 0.5, 65504 / 2 = 32752, 0 and their doubles.
+        (
+            "float16",
+            doubled(10),
+            f16s([0x3C00, 0x4000, 0xBC00, 0x3800, 0x77FF, 0]),
+            f16s([0x4000, 0x4400, 0xC000, 0x3C00, 0x7BFF, 0]),
+        ),
+        // A byte that is neither 0 nor 1 is true.
+        ("bool", not, vec![0, 1, 7, 255, 0, 1], vec![1, 0, 0, 0, 1, 0]),
+        ("uint8", cast, vec![0, 1, 127, 128, 200, 255], f32s([0., 1., 127., 128., 200., 255.])),
+    ];
+    for (name, bytes, input, wanted) in cases {
+        for kind in ENGINES {
+            let engine = load(kind, &bytes, &[1, 2])
+                .unwrap_or_else(|e| panic!("{name} {}: {e}", kind.name()));
+            let mut instance = engine.instance().unwrap();
+            instance.input_mut(PlanIndex(1), 0)[..input.len()].copy_from_slice(&input);
+            instance.infer(PlanIndex(1)).unwrap();
+            let got = &instance.output(PlanIndex(1), 0)[..wanted.len()];
+            assert_eq!(got, wanted, "{name} {}", kind.name());
+            let half = |v: &[u8]| v[..v.len() / 2].to_vec();
+            let mut output = half(&wanted);
+            output.fill(0xAA);
+            let input = half(&input);
+            instance
+                .infer_direct(PlanIndex(0), &[&input], &mut [&mut output])
+                .unwrap_or_else(|e| panic!("{name} {} direct: {e}", kind.name()));
+            assert_eq!(output, half(&wanted), "{name} {} direct", kind.name());
+        }
     }
 }
 

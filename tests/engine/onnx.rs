@@ -42,6 +42,11 @@ pub enum Axis {
 
 /// A float tensor's name and shape.
 pub fn tensor(name: &str, axes: &[Axis]) -> Message {
+    typed_tensor(name, 1, axes)
+}
+
+/// A tensor's name, element type (as ONNX numbers them) and shape.
+pub fn typed_tensor(name: &str, elem_type: u64, axes: &[Axis]) -> Message {
     let mut shape = Message::default();
     for axis in axes {
         let dim = match axis {
@@ -50,7 +55,7 @@ pub fn tensor(name: &str, axes: &[Axis]) -> Message {
         };
         shape = shape.bytes(1, dim);
     }
-    let tensor_type = Message::default().int(1, 1).bytes(2, shape);
+    let tensor_type = Message::default().int(1, elem_type).bytes(2, shape);
     Message::default().bytes(1, name).bytes(2, Message::default().bytes(1, tensor_type))
 }
 
@@ -71,6 +76,11 @@ pub fn with_ints(node: Message, name: &str, values: &[u64]) -> Message {
         attribute = attribute.int(8, value);
     }
     node.bytes(5, attribute.int(20, 7))
+}
+
+/// Adds an attribute that is a whole number.
+pub fn with_int(node: Message, name: &str, value: u64) -> Message {
+    node.bytes(5, Message::default().bytes(1, name).int(3, value).int(20, 2))
 }
 
 /// A whole file, opset 13.
