@@ -2,6 +2,7 @@
 
 use super::activation::Activation;
 use super::aligned::AlignedBuf;
+use super::depthwise::{self, Depthwise};
 use super::gemm::{self, B, Dest, Panels, Tile, split, tile_rows};
 use super::isa::Checked;
 use super::{Isa, Kernels};
@@ -186,6 +187,8 @@ impl std::error::Error for KernelError {}
 enum Weights {
     /// One matrix a group, and zeros for taps that fall outside.
     Panels { groups: Vec<Panels>, zeros: AlignedBuf },
+    /// One channel a group.
+    Depthwise(depthwise::Weights),
 }
 
 /// A convolution with its weights packed: `y = act(conv(x) + bias + residual)`.
@@ -234,6 +237,10 @@ impl Conv2d {
         if taps > max {
             return Err(KernelError::Taps { taps, max });
         }
+        if p.groups > 1 && cin_g == 1 && cout_g == 1 && taps <= depthwise::TAPS_MAX {
+            let weights = Weights::Depthwise(depthwise::Weights::pack(&p, weights, bias));
+            return Ok(Conv2d { params, isa, algorithm: ConvAlgorithm::Depthwise, weights });
+        }
         let groups = (0..p.groups)
             .map(|g| {
                 // Rows in the order in which the runs read the input: kernel row, column, channel.
@@ -268,6 +275,7 @@ impl Conv2d {
                 groups.iter().map(|g| g.data.bytes() + g.bias.bytes()).sum::<usize>()
                     + zeros.bytes()
             }
+            Weights::Depthwise(w) => w.bytes(),
         }
     }
 
@@ -307,6 +315,9 @@ impl Conv2d {
         let res = residual.map_or(core::ptr::null(), <[f32]>::as_ptr);
         let dest = Dest { c: y.as_mut_ptr(), ldc: p.c_out, res, ldr: p.c_out, act };
         match &self.weights {
+            Weights::Depthwise(w) => {
+                kernels.checked.dispatch(Depthwise { p, w, batch, x, res: residual, act, y });
+            }
             Weights::Panels { groups, .. } if self.algorithm == ConvAlgorithm::Pointwise => {
                 let b = groups[0].view();
                 // SAFETY: the lengths of `x`, `y` and the residual were checked above.

@@ -12,7 +12,7 @@ use super::isa::{Checked, Isa, Op};
 use super::simd::Simd;
 
 /// Most rows of a register tile, over all instruction sets.
-pub(super) const MR_MAX: usize = 12;
+pub(super) const MR_MAX: usize = 6;
 /// Pointers in the table that a driver keeps on the stack.
 pub(super) const TABLE: usize = 2048;
 /// Tiles that a driver keeps on the stack.
@@ -23,7 +23,6 @@ pub(super) fn panel_columns(isa: Isa) -> usize {
     match isa {
         Isa::Portable => 8,
         Isa::Avx2 | Isa::Neon => 16,
-        Isa::Avx512 => 32,
     }
 }
 
@@ -31,7 +30,6 @@ pub(super) fn panel_columns(isa: Isa) -> usize {
 pub(super) fn tile_rows(isa: Isa) -> usize {
     match isa {
         Isa::Portable | Isa::Avx2 | Isa::Neon => 6,
-        Isa::Avx512 => 12,
     }
 }
 
@@ -321,11 +319,11 @@ unsafe fn tiles_by_panels<S: Simd, const NV: usize, const HALF: usize>(
             // In between, narrower panels compute padding columns that are not stored.
             if cols <= HALF * S::LANES && HALF < NV && cols > (HALF - 1) * S::LANES {
                 for t in tiles {
-                    rows!(t, HALF, 1 2 3 4 5 6 7 8 9 10 11 12);
+                    rows!(t, HALF, 1 2 3 4 5 6);
                 }
             } else if cols > (NV - 1) * S::LANES {
                 for t in tiles {
-                    rows!(t, NV, 1 2 3 4 5 6 7 8 9 10 11 12);
+                    rows!(t, NV, 1 2 3 4 5 6);
                 }
             } else if NV > 2 {
                 narrow::<S, NV>(table, tiles, b, panel, dest, fused);
@@ -372,7 +370,7 @@ unsafe fn narrow<S: Simd, const NV: usize>(
                         }
                     };
                 }
-                rows!(1 2 3 4 5 6 7 8 9 10 11 12);
+                rows!(1 2 3 4 5 6);
             }
             col += cols;
         }

@@ -14,8 +14,6 @@ pub enum Isa {
     Neon,
     /// AVX2 with FMA on x86-64: 8 lanes, 16 registers.
     Avx2,
-    /// AVX-512F on x86-64: 16 lanes, 32 registers.
-    Avx512,
 }
 
 /// An instruction set that this processor lacks (or that is of another architecture).
@@ -42,7 +40,7 @@ impl std::error::Error for IsaUnavailable {}
 
 impl Isa {
     /// Every instruction set, in ascending order of preference.
-    pub const ALL: [Isa; 4] = [Isa::Portable, Isa::Neon, Isa::Avx2, Isa::Avx512];
+    pub const ALL: [Isa; 3] = [Isa::Portable, Isa::Neon, Isa::Avx2];
 
     /// The name in configuration and on the command line.
     pub const fn name(self) -> &'static str {
@@ -50,7 +48,6 @@ impl Isa {
             Isa::Portable => "portable",
             Isa::Neon => "neon",
             Isa::Avx2 => "avx2",
-            Isa::Avx512 => "avx512",
         }
     }
 
@@ -70,12 +67,8 @@ impl Isa {
                     && std::arch::is_x86_feature_detected!("fma")
                     && std::arch::is_x86_feature_detected!("f16c")
             }
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => {
-                Isa::Avx2.available() && std::arch::is_x86_feature_detected!("avx512f")
-            }
             #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 | Isa::Avx512 => false,
+            Isa::Avx2 => false,
         }
     }
 
@@ -129,9 +122,6 @@ impl Checked {
             // SAFETY: `self` exists only if the processor has the features.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => unsafe { super::avx2::enter(op) },
-            // SAFETY: `self` exists only if the processor has the features.
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => unsafe { super::avx512::enter(op) },
             // SAFETY: every aarch64 processor that Rust's std runs on has Advanced SIMD.
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => unsafe { super::neon::enter(op) },

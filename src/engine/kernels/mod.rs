@@ -22,10 +22,9 @@ mod activation;
 mod aligned;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
 pub mod cast;
 mod conv;
+mod depthwise;
 mod gemm;
 mod isa;
 mod math;

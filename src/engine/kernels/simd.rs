@@ -17,6 +17,9 @@ pub(super) trait Simd: Copy + 'static {
     /// Most rows of the register tile of `NV` vectors.
     const MR: usize;
 
+    /// Whether kernels have unrolled forms for common shapes (else only their general form).
+    const UNROLLED: bool = true;
+
     /// All lanes `x`.
     fn splat(x: f32) -> Self::V;
     /// # Safety
@@ -101,6 +104,7 @@ impl Simd for Portable {
     const LANES: usize = L;
     const NV: usize = 2;
     const MR: usize = 6;
+    const UNROLLED: bool = false;
 
     #[inline(always)]
     fn splat(x: f32) -> [f32; L] {

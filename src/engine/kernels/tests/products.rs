@@ -151,6 +151,18 @@ proptest! {
     }
 
     #[test]
+    fn depthwise_convolution(
+        hw in (1usize..14, 1usize..24), channels in 2usize..50, kernel in (1usize..8, 1usize..8), batch in 1usize..4,
+        g in any::<u64>(), opts in any::<u64>(), seed in any::<u64>(),
+    ) {
+        let mut kernel = kernel;
+        if opts & 16 == 0 {
+            kernel = if opts & 32 == 0 { (3, 3) } else { (5, 5) };
+        }
+        conv_case(geometry(hw, (1, 1), kernel, channels, g), batch, opts, seed);
+    }
+
+    #[test]
     fn pointwise_convolution(
         hw in (1usize..12, 1usize..14), channels in (1usize..40, 1usize..50), batch in 1usize..4, opts in any::<u64>(),
         seed in any::<u64>(),

@@ -1,0 +1,390 @@
+//! Depthwise convolution, NHWC: vectors run over channels, a tile over output columns.
+
+use super::activation::{Activation, Fused, apply_fused, apply_slice};
+use super::aligned::AlignedBuf;
+use super::conv::ConvParams;
+use super::isa::Op;
+use super::simd::Simd;
+
+/// Pointers of the table of one tile: taps by columns.
+const TABLE: usize = 512;
+/// Output columns of a tile of the general kernel.
+const GENERAL: usize = 4;
+/// The most taps of a kernel.
+pub(super) const TAPS_MAX: usize = TABLE / GENERAL;
+
+/// Weights as `[tap][channels padded]`, and a bias.
+#[derive(Debug, Clone)]
+pub(super) struct Weights {
+    taps: AlignedBuf,
+    bias: AlignedBuf,
+    zeros: AlignedBuf,
+    padded: usize,
+}
+
+impl Weights {
+    /// Packs `[channel, 1, kernel_h, kernel_w]`.
+    pub(super) fn pack(p: &ConvParams, weights: &[f32], bias: Option<&[f32]>) -> Weights {
+        let taps = p.kernel_h * p.kernel_w;
+        let padded = p.c_in.next_multiple_of(16);
+        let mut packed = AlignedBuf::zeroed(taps * padded);
+        for c in 0..p.c_in {
+            for t in 0..taps {
+                packed[t * padded + c] = weights[c * taps + t];
+            }
+        }
+        let mut b = AlignedBuf::zeroed(padded);
+        if let Some(bias) = bias {
+            b[..p.c_in].copy_from_slice(bias);
+        }
+        Weights { taps: packed, bias: b, zeros: AlignedBuf::zeroed(padded), padded }
+    }
+
+    /// Bytes of the buffers.
+    pub(super) fn bytes(&self) -> usize {
+        self.taps.bytes() + self.bias.bytes() + self.zeros.bytes()
+    }
+}
+
+/// One depthwise convolution; lengths were checked by its maker.
+pub(super) struct Depthwise<'a> {
+    pub(super) p: &'a ConvParams,
+    pub(super) w: &'a Weights,
+    pub(super) batch: usize,
+    pub(super) x: &'a [f32],
+    pub(super) res: Option<&'a [f32]>,
+    pub(super) act: Activation,
+    pub(super) y: &'a mut [f32],
+}
+
+/// Where a tile's columns of input lie.
+#[derive(Clone, Copy)]
+enum Columns<'a> {
+    /// Side by side: the first kernel row begins here.
+    Inside(*const f32),
+    /// Anywhere: a row of pointers for each kernel row.
+    Table(&'a [*const f32]),
+}
+
+/// The part of a tile that does not depend on the channel.
+#[derive(Clone, Copy)]
+struct Tile<'a> {
+    columns: Columns<'a>,
+    /// Floats from a kernel row's first input to the next one's (inside).
+    row_step: usize,
+    /// Kernel rows that lie within the image, from `first`.
+    first: usize,
+    rows: usize,
+    out: *mut f32,
+    res: *const f32,
+    fused: Fused,
+}
+
+/// One vector of channels from `c` of a tile of `W` columns, by a kernel `KW` wide at stride `ST`.
+/// # Safety
+/// The tile's pointers are valid from channel `c` for a vector; its columns are `Inside` if `INSIDE`, else
+/// a `Table` of `(W - 1) * ST + KW` pointers a kernel row.
+#[inline(always)]
+unsafe fn vector<
+    S: Simd,
+    const W: usize,
+    const KW: usize,
+    const ST: usize,
+    const INSIDE: bool,
+>(
+    t: &Tile<'_>,
+    w: &Weights,
+    channels: usize,
+    c: usize,
+) {
+    // SAFETY: the caller's promise; weights and bias are padded to whole vectors.
+    unsafe {
+        let mut acc = [S::load(w.bias.as_ptr().add(c)); W];
+        let columns = (W - 1) * ST + KW;
+        let mut wrow = w.taps.as_ptr().add(t.first * KW * w.padded + c);
+        let (mut base, mut table) = match t.columns {
+            Columns::Inside(base) => (base.add(c), core::ptr::null()),
+            Columns::Table(table) => (core::ptr::null(), table.as_ptr()),
+        };
+        for _ in 0..t.rows {
+            let mut weights = [S::splat(0.0); KW];
+            let mut kx = 0;
+            while kx < KW {
+                weights[kx] = S::load(wrow);
+                wrow = wrow.add(w.padded);
+                kx += 1;
+            }
+            let mut at = base;
+            let mut i = 0;
+            while i < columns {
+                let x = if INSIDE {
+                    let x = S::load(at);
+                    at = at.add(channels);
+                    x
+                } else {
+                    S::load((*table.add(i)).add(c))
+                };
+                let mut o = 0;
+                while o < W {
+                    if i >= o * ST && i - o * ST < KW {
+                        acc[o] = S::fma(x, weights[i - o * ST], acc[o]);
+                    }
+                    o += 1;
+                }
+                i += 1;
+            }
+            if INSIDE {
+                base = base.add(t.row_step);
+            } else {
+                table = table.add(columns);
+            }
+        }
+        let mut o = 0;
+        while o < W {
+            let mut v = acc[o];
+            if !t.res.is_null() {
+                v = S::add(v, S::load(t.res.add(o * channels + c)));
+            }
+            S::store(t.out.add(o * channels + c), apply_fused::<S>(t.fused, v));
+            o += 1;
+        }
+    }
+}
+
+/// The whole vectors of channels of a tile.
+/// # Safety
+/// The tile's pointers are valid for all channels.
+#[inline(always)]
+unsafe fn vectors<S: Simd, const W: usize, const KW: usize, const ST: usize>(
+    t: &Tile<'_>,
+    w: &Weights,
+    channels: usize,
+) {
+    let mut c = 0;
+    // SAFETY: whole vectors while they fit.
+    unsafe {
+        if matches!(t.columns, Columns::Inside(_)) {
+            while c + S::LANES <= channels {
+                vector::<S, W, KW, ST, true>(t, w, channels, c);
+                c += S::LANES;
+            }
+        } else {
+            while c + S::LANES <= channels {
+                vector::<S, W, KW, ST, false>(t, w, channels, c);
+                c += S::LANES;
+            }
+        }
+    }
+}
+
+/// A tile of any kernel: up to `GENERAL` columns, with a table row for each tap.
+/// # Safety
+/// As [`vectors`], from channel `from`; the table has `taps * GENERAL` pointers; `taps` lists the weights' rows.
+#[inline(always)]
+unsafe fn general<S: Simd>(
+    table: &[*const f32],
+    taps: &[usize],
+    columns: usize,
+    t: &Tile<'_>,
+    w: &Weights,
+    channels: usize,
+    from: usize,
+) {
+    let mut c = from;
+    while c < channels {
+        let n = S::LANES.min(channels - c);
+        // SAFETY: `n` channels from `c` exist; unused columns point at zeros, which are padded.
+        unsafe {
+            let load = |p: *const f32| if n < S::LANES { S::load_part(p, n) } else { S::load(p) };
+            let mut acc = [S::load(w.bias.as_ptr().add(c)); GENERAL];
+            for (i, &tap) in taps.iter().enumerate() {
+                let weight = S::load(w.taps.as_ptr().add(tap * w.padded + c));
+                for (o, a) in acc.iter_mut().enumerate() {
+                    *a = S::fma(load(table.get_unchecked(i * GENERAL + o).add(c)), weight, *a);
+                }
+            }
+            for (o, &a) in acc.iter().enumerate().take(columns) {
+                let mut v = a;
+                if !t.res.is_null() {
+                    v = S::add(v, load(t.res.add(o * channels + c)));
+                }
+                let v = apply_fused::<S>(t.fused, v);
+                let out = t.out.add(o * channels + c);
+                if n < S::LANES { S::store_part(out, v, n) } else { S::store(out, v) }
+            }
+        }
+        c += n;
+    }
+}
+
+/// Widest tile of a kernel, in output columns: as many sums as registers hold beside the weights.
+const fn widest(kw: usize, stride: usize) -> usize {
+    match (kw, stride) {
+        (3, 1) => 8,
+        _ => 4,
+    }
+}
+
+impl Op for Depthwise<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(mut self) {
+        let p = self.p;
+        let (oh, ow) = p.output();
+        let (_, complete) = self.act.fused();
+        // Rows of the table: taps, or kernel rows by columns.
+        let unrolled = S::UNROLLED && p.dilation_w == 1 && p.kernel_h <= 16 && p.c_in >= S::LANES;
+        for n in 0..self.batch {
+            for oy in 0..oh {
+                match (p.kernel_w, p.stride_w) {
+                    (3, 1) if unrolled => self.line::<S, 3, 1>(n, oy),
+                    (3, 2) if unrolled => self.line::<S, 3, 2>(n, oy),
+                    (5, 1) if unrolled => self.line::<S, 5, 1>(n, oy),
+                    (5, 2) if unrolled => self.line::<S, 5, 2>(n, oy),
+                    _ => self.general_line::<S>(n, oy, 0),
+                }
+                if !complete {
+                    let len = ow * p.c_in;
+                    let line = &mut self.y[(n * oh + oy) * len..][..len];
+                    // SAFETY: the pointer and length are a slice's.
+                    unsafe { apply_slice::<S>(self.act, line.as_mut_ptr(), len) };
+                }
+            }
+        }
+    }
+}
+
+impl Depthwise<'_> {
+    /// What tiles of output line `oy` of image `n` share: the kernel rows inside the image.
+    #[inline(always)]
+    fn tile(&self, oy: usize) -> (Tile<'static>, isize) {
+        let p = self.p;
+        let y0 = (oy * p.stride_h) as isize - p.pad_top as isize;
+        let inside = |ky: usize| {
+            let y = y0 + (ky * p.dilation_h) as isize;
+            y >= 0 && (y as usize) < p.height
+        };
+        let mut first = 0;
+        while first < p.kernel_h && !inside(first) {
+            first += 1;
+        }
+        let mut rows = 0;
+        while first + rows < p.kernel_h && inside(first + rows) {
+            rows += 1;
+        }
+        let tile = Tile {
+            columns: Columns::Table(&[]),
+            row_step: p.dilation_h * p.width * p.c_in,
+            first,
+            rows,
+            out: core::ptr::null_mut(),
+            res: core::ptr::null(),
+            fused: self.act.fused().0,
+        };
+        (tile, y0)
+    }
+
+    /// The channels of input column `x`, kernel row `ky`; zeros beside the image.
+    #[inline(always)]
+    fn pixel(&self, n: usize, y0: isize, ky: usize, x: isize) -> *const f32 {
+        let p = self.p;
+        if x >= 0 && (x as usize) < p.width {
+            let y = (y0 + (ky * p.dilation_h) as isize) as usize;
+            self.x[((n * p.height + y) * p.width + x as usize) * p.c_in..].as_ptr()
+        } else {
+            self.w.zeros.as_ptr()
+        }
+    }
+
+    /// Points a tile's output and residual at column `ox` of line `oy`.
+    #[inline(always)]
+    fn aim(&mut self, tile: &mut Tile<'_>, n: usize, oy: usize, ox: usize) {
+        let (oh, ow) = self.p.output();
+        let at = ((n * oh + oy) * ow + ox) * self.p.c_in;
+        tile.out = self.y[at..].as_mut_ptr();
+        if let Some(r) = self.res {
+            tile.res = r[at..].as_ptr();
+        }
+    }
+
+    #[inline(always)]
+    fn line<S: Simd, const KW: usize, const ST: usize>(&mut self, n: usize, oy: usize) {
+        let (p, c) = (self.p, self.p.c_in);
+        let ow = p.output().1;
+        let (mut tile, y0) = self.tile(oy);
+        let mut table = [self.w.zeros.as_ptr(); TABLE];
+        let mut ox = 0;
+        while ox < ow {
+            let x0 = (ox * ST) as isize - p.pad_left as isize;
+            // Powers of two; at the left border one column alone keeps the next tile inside.
+            let mut w = widest(KW, ST);
+            while w > ow - ox {
+                w /= 2;
+            }
+            let columns = (w - 1) * ST + KW;
+            if x0 >= 0 && x0 as usize + columns <= p.width && tile.rows > 0 {
+                tile.columns = Columns::Inside(self.pixel(n, y0, tile.first, x0));
+            } else {
+                for ky in 0..tile.rows {
+                    for i in 0..columns {
+                        table[ky * columns + i] =
+                            self.pixel(n, y0, tile.first + ky, x0 + i as isize);
+                    }
+                }
+                // SAFETY: the table outlives every use of the tile in this iteration, and is only
+                // written again after it.
+                tile.columns = Columns::Table(unsafe { &*(&raw const table) });
+            }
+            self.aim(&mut tile, n, oy, ox);
+            // SAFETY: inside, every column of every row of the tile lies within the image; else the
+            // table was filled for them. Output columns `ox .. ox + w` exist.
+            unsafe {
+                match w {
+                    1 => vectors::<S, 1, KW, ST>(&tile, self.w, c),
+                    2 => vectors::<S, 2, KW, ST>(&tile, self.w, c),
+                    4 => vectors::<S, 4, KW, ST>(&tile, self.w, c),
+                    _ if widest(KW, ST) == 8 => vectors::<S, 8, KW, ST>(&tile, self.w, c),
+                    _ => {}
+                }
+            }
+            ox += w;
+        }
+        if !c.is_multiple_of(S::LANES) {
+            self.general_line::<S>(n, oy, c - c % S::LANES);
+        }
+    }
+
+    /// A line by any kernel, from channel `from`.
+    #[inline(always)]
+    fn general_line<S: Simd>(&mut self, n: usize, oy: usize, from: usize) {
+        let p = self.p;
+        let ow = p.output().1;
+        let (mut tile, y0) = self.tile(oy);
+        let mut table = [self.w.zeros.as_ptr(); TABLE];
+        let mut taps = [0usize; TAPS_MAX];
+        let mut ox = 0;
+        while ox < ow {
+            let w = GENERAL.min(ow - ox);
+            let x0 = (ox * p.stride_w) as isize - p.pad_left as isize;
+            let mut used = 0;
+            for ky in tile.first..tile.first + tile.rows {
+                for kx in 0..p.kernel_w {
+                    taps[used] = ky * p.kernel_w + kx;
+                    for o in 0..GENERAL {
+                        let x = x0 + (o * p.stride_w + kx * p.dilation_w) as isize;
+                        table[used * GENERAL + o] = if o < w {
+                            self.pixel(n, y0, ky, x)
+                        } else {
+                            self.w.zeros.as_ptr()
+                        };
+                    }
+                    used += 1;
+                }
+            }
+            self.aim(&mut tile, n, oy, ox);
+            // SAFETY: the table was filled for these taps with pointers to all channels.
+            unsafe { general::<S>(&table, &taps[..used], w, &tile, self.w, p.c_in, from) };
+            ox += w;
+        }
+    }
+}
