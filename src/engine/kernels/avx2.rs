@@ -159,13 +159,4 @@ impl Simd for Avx2 {
             _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)))
         }
     }
-    #[inline(always)]
-    fn hmin(a: __m256) -> f32 {
-        // SAFETY: features checked at `enter`.
-        unsafe {
-            let x = _mm_min_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
-            let x = _mm_min_ps(x, _mm_movehl_ps(x, x));
-            _mm_cvtss_f32(_mm_min_ss(x, _mm_movehdup_ps(x)))
-        }
-    }
 }

@@ -25,11 +25,16 @@ mod avx2;
 pub mod cast;
 mod conv;
 mod depthwise;
+mod elementwise;
 mod gemm;
 mod isa;
+mod layout;
 mod math;
 mod matmul;
-#[allow(dead_code)] // the whole set of operations, for kernels to come
+mod pool;
+mod quant;
+mod recurrent;
+mod reduce;
 mod simd;
 
 #[cfg(test)]
@@ -38,8 +43,18 @@ mod tests;
 pub use activation::Activation;
 pub use aligned::AlignedBuf;
 pub use conv::{Conv2d, ConvAlgorithm, ConvParams, KernelError};
+pub use elementwise::{Binary, Broadcast, Unary, binary, binary_inplace, unary, unary_inplace};
 pub use isa::{Isa, IsaUnavailable};
+pub use layout::transpose;
 pub use matmul::{MatMulParams, PackedMatMul, matmul, matmul_scratch_len};
+pub use pool::{PoolKind, PoolParams, pool2d};
+pub use quant::{
+    Quantised, Scale, dequantize, half_to_single, quantize, quantize_dequantize, single_to_half,
+};
+pub use recurrent::{Gru, Lstm, Sequence};
+pub use reduce::{
+    LayerNorm, Reduction, layer_norm, layer_norm_inplace, reduce, softmax, softmax_inplace,
+};
 
 /// The instruction set that kernels run with: proof that this processor has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -70,8 +70,6 @@ pub(super) trait Simd: Copy + 'static {
     fn hsum(a: Self::V) -> f32;
     /// Greatest lane, NaN lanes ignored or returned.
     fn hmax(a: Self::V) -> f32;
-    /// Least lane, NaN lanes ignored or returned.
-    fn hmin(a: Self::V) -> f32;
 }
 
 /// Plain Rust with vectors of 4 floats, which compilers turn into whatever the target has.
@@ -207,9 +205,5 @@ impl Simd for Portable {
     #[inline(always)]
     fn hmax(a: [f32; L]) -> f32 {
         a.iter().fold(f32::NEG_INFINITY, |m, &x| if m > x { m } else { x })
-    }
-    #[inline(always)]
-    fn hmin(a: [f32; L]) -> f32 {
-        a.iter().fold(f32::INFINITY, |m, &x| if m < x { m } else { x })
     }
 }

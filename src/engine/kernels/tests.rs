@@ -1,6 +1,7 @@
 //! Kernels against plain references, on every instruction set that this processor has.
 mod reference;
 mod products;
+mod vectors;
 
 use super::*;
 
