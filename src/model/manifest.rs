@@ -21,7 +21,7 @@
 //! | `weight` | 1 | share against other models on the same worker |
 //! | `labels` | none | class names: a list, or a file with one a line |
 //! | `arena_bytes_max` | 1 GiB | intermediates on one worker, all batch sizes |
-//! | `model_warmup` | 1 | runs of each batch size before a worker is ready |
+//! | `model_warmup` | 1 | runs of each batch size before a worker is ready, besides those it times |
 //! | `tolerance` | 1e-5 | allowed difference from goldens, over the largest value |
 //! | `[instance_group]` `cores` | `"all"` | worker cores that serve it |
 //! | `[bind_axes]` | | symbol of an open axis = its length |

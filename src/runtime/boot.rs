@@ -190,6 +190,7 @@ impl RuntimeBuilder {
                     engine: m.setup.engine.clone(),
                     batch: m.setup.batch.clone(),
                     weight: m.setup.weight,
+                    warmup_runs: m.setup.model_warmup,
                     stats: m.lanes[n].clone(),
                 })
                 .collect();

@@ -55,6 +55,8 @@ pub struct ModelSetup {
     pub default_timeout: Micros,
     /// Fair share against other models on the same worker.
     pub weight: u32,
+    /// `model_warmup`: runs of each batch size before a worker is ready, besides the timed ones.
+    pub model_warmup: u32,
     /// Worker cores that serve it; `None` is all.
     pub cores: Option<Vec<CoreId>>,
     /// Class labels, if the manifest has them.
@@ -222,6 +224,7 @@ impl From<LoadedModel> for ModelSetup {
             default_priority: manifest.default_priority,
             default_timeout: manifest.default_timeout,
             weight: manifest.weight,
+            model_warmup: manifest.model_warmup,
             cores: match manifest.instance_group {
                 InstanceGroup::All => None,
                 InstanceGroup::Cores(cores) => Some(cores),

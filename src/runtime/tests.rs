@@ -32,6 +32,7 @@ fn setup(name: &str, row_bytes: usize, sizes: &[usize], per_run: Duration) -> Mo
         default_priority: Priority(2),
         default_timeout: Micros(0),
         weight: 1,
+        model_warmup: 1,
         cores: None,
         labels: Vec::new(),
         inspection: None,

@@ -33,6 +33,8 @@ pub struct Lane {
     pub batch: BatchSettings,
     /// Its fair share against the worker's other models; at least 1.
     pub weight: u32,
+    /// Runs of each batch size before the timed ones.
+    pub warmup_runs: u32,
     /// This worker's counters for it.
     pub stats: Arc<LaneStats>,
 }
@@ -154,7 +156,9 @@ impl Worker {
             let mut instance = lane.engine.instance().map_err(|e| failed(e.to_string()))?;
             for i in 0..lane.engine.batch_sizes().len() {
                 let mut least = u64::MAX;
-                instance.warm_up(PlanIndex(i)).map_err(|e| failed(e.to_string()))?;
+                for _ in 0..lane.warmup_runs {
+                    instance.warm_up(PlanIndex(i)).map_err(|e| failed(e.to_string()))?;
+                }
                 for _ in 0..WARM_RUNS {
                     let start = clock::now();
                     instance.infer(PlanIndex(i)).map_err(|e| failed(e.to_string()))?;

@@ -38,6 +38,7 @@ pub(crate) fn echo_model(
         default_priority: Priority(1),
         default_timeout: Micros(0),
         weight: 1,
+        model_warmup: 1,
         cores: None,
         labels: Vec::new(),
         inspection: None,
