@@ -1,0 +1,139 @@
+//! What the README says is held against the code: TOML blocks against the parsers, tables against
+//! their sources, paths against the tree.
+//!
+//! After a change of a source, `CORELANE_README=write cargo test --release --locked --test readme`
+//! writes the generated parts anew.
+
+use corelane::config::Config;
+use corelane::model::Manifest;
+use std::path::{Path, PathBuf};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+/// Fenced blocks of a language.
+fn blocks(text: &str, language: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut inside: Option<(bool, String)> = None;
+    for line in text.lines() {
+        match (&mut inside, line.strip_prefix("```")) {
+            (None, Some(tag)) => inside = Some((tag == language, String::new())),
+            (Some(_), Some(_)) => found.extend(inside.take().filter(|(is, _)| *is).map(|b| b.1)),
+            (Some((_, body)), None) => {
+                body.push_str(line);
+                body.push('\n');
+            }
+            (None, None) => {}
+        }
+    }
+    found
+}
+
+/// A directory that is gone afterwards.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let dir = std::env::temp_dir().join(format!("corelane-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        Scratch(dir)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn the_test_command_is_the_one_that_ci_runs() {
+    let command = "cargo test --release --locked";
+    assert!(blocks(&read("README.md"), "console").iter().any(|b| b.trim() == command));
+    assert!(read(".ci/run").contains(&format!("tests() {{ {command}; }}")));
+    assert!(read(".ci/run").contains("demo() { cargo run --release --locked -- demo; }"));
+}
+
+#[test]
+fn every_toml_block_is_read_by_its_parser() {
+    let scratch = Scratch::new("readme-toml");
+    let mut seen = [0; 3];
+    for block in blocks(&read("README.md"), "toml") {
+        let name = block.lines().next().and_then(|l| l.strip_prefix("# ")).expect("a file name");
+        let path = scratch.0.join(name);
+        std::fs::write(&path, &block).unwrap();
+        match name {
+            "corelane.toml" => {
+                let config = Config::read(&path).unwrap_or_else(|e| panic!("{e}\n{block}"));
+                assert!(!config.models.is_empty());
+                seen[0] += 1;
+            }
+            "manifest.toml" => {
+                Manifest::read(&path).unwrap_or_else(|e| panic!("{e}\n{block}"));
+                seen[1] += 1;
+            }
+            "Cargo.toml" => {
+                block.parse::<toml::Table>().unwrap_or_else(|e| panic!("{e}\n{block}"));
+                seen[2] += 1;
+            }
+            other => panic!("a TOML block of {other:?}, which nothing reads"),
+        }
+    }
+    assert!(seen.iter().all(|&n| n > 0), "{seen:?}");
+}
+
+/// The table in the documentation of the manifest's module, without the links of rustdoc.
+fn manifest_keys() -> String {
+    (read("src/model/manifest.rs").lines())
+        .take_while(|line| line.starts_with("//!"))
+        .filter_map(|line| line.strip_prefix("//! ").filter(|l| l.starts_with('|')))
+        .map(|line| {
+            let engine = corelane::model::manifest::DEFAULT_ENGINE.name();
+            let line = line.replace("[`DEFAULT_ENGINE`]", &format!("`\"{engine}\"`"));
+            line.replace("[`FakeSection`]", "`FakeSection`") + "\n"
+        })
+        .collect()
+}
+
+#[test]
+fn the_generated_parts_are_up_to_date() {
+    let parts = [("manifest", manifest_keys()), ("config", corelane::config::reference())];
+    let old = read("README.md");
+    let mut new = old.clone();
+    for (name, content) in &parts {
+        let begin = format!("<!-- generated: {name} -->\n");
+        let start = new.find(&begin).unwrap_or_else(|| panic!("no {begin}")) + begin.len();
+        let end = start + new[start..].find("<!-- end -->").expect("an end");
+        assert!(content.lines().count() > 3, "{name} is empty");
+        new.replace_range(start..end, content);
+    }
+    if std::env::var("CORELANE_README").is_ok_and(|v| v == "write") {
+        std::fs::write(root().join("README.md"), &new).unwrap();
+        return;
+    }
+    let differs = old.lines().zip(new.lines()).find(|(a, b)| a != b);
+    assert!(old == new, "run with CORELANE_README=write; first difference: {differs:?}");
+}
+
+#[test]
+fn every_path_it_names_is_there() {
+    let text = read("README.md");
+    let prose: String = text.split("```").step_by(2).collect();
+    let mut checked = 0;
+    for word in prose.split('`').skip(1).step_by(2) {
+        let is_path = ["src/", "examples/", "models/", ".ci/", "LICENSE", "tests/"]
+            .iter()
+            .any(|start| word.starts_with(start));
+        if is_path {
+            let path = word.replace("NAME", "mlp");
+            assert!(root().join(&path).exists(), "{word} is not there");
+            checked += 1;
+        }
+    }
+    assert!(checked >= 5, "only {checked} paths were found");
+}
