@@ -1,8 +1,8 @@
 //! One model's queue: its slots, its rings by priority, and who may enter.
 
 use super::idle::IdleSet;
-use super::ring::IndexRing;
 use super::refusal::{Failure, Refusal};
+use super::ring::IndexRing;
 use super::slot::{Lease, Notify, SlotPool, Ticket, Work};
 use crate::limits::{BATCH_SIZES_MAX, PRIORITY_LEVELS_MAX, TIMEOUT_US_MAX};
 use crate::model::signature::Signature;
