@@ -1,5 +1,6 @@
 //! Running a plan: the mutable half of the engine.
 
+use super::graph::{ReduceKind, Unary};
 use super::lower::Shared;
 use super::ops;
 use super::step::{Kernel, Operand, Plan, SOURCES_MAX, Space, Step};
@@ -259,38 +260,77 @@ fn compute(
                 );
             }
         }
-        Kernel::Activation(act) => {
-            if let Some(x) = read.first() {
-                dest.copy_from_slice(x);
+        Kernel::Activation(act) => elementwise(kernels, kernels::Unary::Act(*act), read, dest),
+        Kernel::Unary(f) => match (vector_form(*f), *f) {
+            (Some(op), _) => elementwise(kernels, op, read, dest),
+            (None, Unary::FakeQuant { scale, zero, lo, .. }) => {
+                if let Some(x) = read.first() {
+                    dest.copy_from_slice(x);
+                }
+                let grid = kernels::Scale { scale, zero_point: zero };
+                kernels::quantize_dequantize(kernels, grid, lo < 0, dest);
             }
-            ops::activate(*act, dest);
-        }
-        Kernel::Unary(f) => {
-            if let Some(x) = read.first() {
-                dest.copy_from_slice(x);
+            (None, f) => {
+                if let Some(x) = read.first() {
+                    dest.copy_from_slice(x);
+                }
+                ops::unary(f, dest);
             }
-            ops::unary(*f, dest);
-        }
-        Kernel::Binary { op, broadcast } => match *read {
-            [a, b] => broadcast.run(*op, a, b, dest),
-            [b] => broadcast.run_in_place(*op, b, dest),
+        },
+        Kernel::Binary { op, broadcast, vector } => match (read, vector) {
+            (&[a, b], Some((op, shape))) => {
+                kernels::binary(kernels, *op, *shape, a, b, kernels::Activation::None, dest);
+            }
+            (&[b], Some((op, shape))) => {
+                kernels::binary_inplace(kernels, *op, *shape, dest, b, kernels::Activation::None);
+            }
+            (&[a, b], None) => broadcast.run(*op, a, b, dest),
+            (&[b], None) => broadcast.run_in_place(*op, b, dest),
             _ => return None,
         },
-        Kernel::Reduce { kind, dims, scale } => ops::reduce(*kind, read[0], *dims, *scale, dest),
+        Kernel::Reduce { kind, dims, scale } => {
+            let op = match kind {
+                ReduceKind::Sum => kernels::Reduction::Sum,
+                ReduceKind::SumSquares => kernels::Reduction::SumSquares,
+                ReduceKind::Max => kernels::Reduction::Max,
+                ReduceKind::Min => kernels::Reduction::Min,
+                ReduceKind::Prod => {
+                    ops::product(read[0], *dims, dest);
+                    scaled(kernels, *scale, dest);
+                    return Some(());
+                }
+            };
+            kernels::reduce(kernels, op, (*dims).into(), read[0], dest);
+            scaled(kernels, *scale, dest);
+        }
         Kernel::Softmax { n, scale, log } => {
-            if let Some(x) = read.first() {
+            let in_place = *log || *scale != 1.0 || read.is_empty();
+            if in_place && let Some(x) = read.first() {
                 dest.copy_from_slice(x);
             }
-            if *log {
-                ops::log_softmax(dest, *n, *scale);
-            } else {
-                ops::softmax(dest, *n, *scale);
+            scaled(kernels, *scale, dest);
+            let rows = dest.len() / n;
+            match (read.first(), log) {
+                (_, true) => ops::log_softmax(dest, *n),
+                (Some(x), _) if !in_place => kernels::softmax(kernels, rows, *n, x, dest),
+                _ => kernels::softmax_inplace(kernels, rows, *n, dest),
             }
         }
         Kernel::LayerNorm { dims, eps, gamma, beta } => {
-            ops::layer_norm_middle(read[0], *dims, *eps, gamma, beta, scratch, dest);
+            if dims.2 == 1 {
+                let norm = kernels::LayerNorm { gamma: Some(gamma), beta: Some(beta), epsilon: *eps };
+                kernels::layer_norm(kernels, dims.0, dims.1, norm, read[0], dest);
+            } else {
+                ops::layer_norm_middle(read[0], *dims, (*eps, gamma, beta), scratch, dest);
+            }
         }
-        Kernel::Pool { pool, image, out } => ops::pool(pool, *image, *out, read[0], dest),
+        Kernel::Pool { pool, image, out, vector } => match vector {
+            Some(params) => kernels::pool2d(kernels, params, image[0], read[0], dest),
+            None => ops::pool(pool, *image, *out, read[0], dest),
+        },
+        Kernel::Transpose(batch, rows, cols) => {
+            kernels::transpose(kernels, *batch, *rows, *cols, read[0], dest);
+        }
         Kernel::Move { copies, fill } => {
             if let Some(fill) = fill {
                 dest.fill(*fill);
@@ -339,9 +379,7 @@ fn compute(
                 *y = (q - zero) as f32 * scale;
             }
         }
-        Kernel::Recurrent(layer, batch, time) => {
-            layer.run(kernels, *batch, *time, read[0], dest, scratch);
-        }
+        Kernel::Recurrent(layer, dims) => layer.run(kernels, *dims, read[0], dest, scratch),
         Kernel::Fallback { node, inputs, outputs } => {
             let mut tensors: TVec<TValue> = TVec::new();
             for (((dtype, shape), x), wanted) in inputs.iter().zip(read).zip(&node.input_types) {
@@ -358,7 +396,36 @@ fn compute(
     Some(())
 }
 
-/// Elements of `size` bytes.
+/// The vector kernel of a function, where there is one.
+fn vector_form(f: Unary) -> Option<kernels::Unary> {
+    Some(match f {
+        Unary::Exp => kernels::Unary::Exp,
+        Unary::Erf => kernels::Unary::Erf,
+        Unary::Sqrt => kernels::Unary::Sqrt,
+        Unary::Rsqrt => kernels::Unary::Rsqrt,
+        Unary::Recip => kernels::Unary::Reciprocal,
+        Unary::Square => kernels::Unary::Square,
+        Unary::Abs => kernels::Unary::Abs,
+        Unary::Neg => kernels::Unary::Neg,
+        Unary::Affine(scale, shift) => kernels::Unary::Affine { scale, shift },
+        _ => return None,
+    })
+}
+
+fn elementwise(kernels: &Kernels, op: kernels::Unary, read: &[&[f32]], y: &mut [f32]) {
+    match read.first() {
+        Some(x) => kernels::unary(kernels, op, x, y),
+        None => kernels::unary_inplace(kernels, op, y),
+    }
+}
+
+fn scaled(kernels: &Kernels, scale: f32, y: &mut [f32]) {
+    if scale != 1.0 {
+        kernels::unary_inplace(kernels, kernels::Unary::Affine { scale, shift: 0.0 }, y);
+    }
+}
+
+/// Elements of `N` bytes.
 fn elements<const N: usize>(words: &[f32], count: usize) -> impl Iterator<Item = [u8; N]> + '_ {
     cast::bytes(words).as_chunks::<N>().0.iter().copied().take(count)
 }

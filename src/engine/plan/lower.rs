@@ -5,13 +5,15 @@
 //! a reshape keeps the memory where axes that are joined or split lie side by side. A copy is made
 //! only where a kernel needs another order (convolutions need channels last) and nothing lies so.
 
-use super::graph::{Conv, Epilogue, Gemm, Graph, Node, Op, Recurrent, Unary, ValueId};
+use super::graph::{
+    Conv, Epilogue, Gemm, Graph, Node, Op, Pool, PoolKind, Recurrent, Unary, ValueId,
+};
 use super::ops::{AXES_MAX, Broadcast, Copy};
 use super::recurrent::Layer;
 use super::step::{Kernel, Operand, Plan, SOURCES_MAX, Space, Step};
 use super::{memory, order};
 use crate::engine::kernels::{
-    Activation, AlignedBuf, Conv2d, ConvParams, Kernels, MatMulParams, PackedMatMul,
+    self, Activation, AlignedBuf, Conv2d, ConvParams, Kernels, MatMulParams, PackedMatMul, PoolParams,
     matmul_scratch_len,
 };
 use crate::engine::{EngineError, EngineErrorKind};
@@ -241,7 +243,10 @@ impl Lowering<'_> {
         let dest = Place { buf: self.buf(len), start: 0, len };
         let source = Place { buf: phys.buf, start: phys.offset, len };
         self.drafts.push(Draft {
-            kernel: Kernel::Move { copies: vec![copy], fill: None },
+            kernel: match copy.transposed() {
+                Some((batch, rows, cols)) => Kernel::Transpose(batch, rows, cols),
+                None => Kernel::Move { copies: vec![copy], fill: None },
+            },
             sources: vec![source],
             dest,
             scratch: 0,
@@ -451,8 +456,12 @@ impl Lowering<'_> {
                 let &[.., oh, ow] = self.shape(out) else { return Err(rank_four()) };
                 let dest = self.define(out, order::CHANNELS_LAST.to_vec());
                 let flops = (len * pool.kernel[0] * pool.kernel[1]) as u64;
-                let kernel =
-                    Kernel::Pool { pool: pool.clone(), image: [n, h, w, c], out: [oh, ow] };
+                let kernel = Kernel::Pool {
+                    pool: pool.clone(),
+                    image: [n, h, w, c],
+                    out: [oh, ow],
+                    vector: vector_pool(pool, [h, w, c], (oh, ow)),
+                };
                 self.push(node, kernel, vec![from], dest, 0, None, flops);
             }
             Op::Embed { table, width, first } => {
@@ -756,7 +765,8 @@ impl Lowering<'_> {
             Broadcast::new(axes)
         };
         let in_place = (a_full || swap).then_some(0);
-        let kernel = Kernel::Binary { op, broadcast };
+        let vector = broadcast.vector(op).filter(|_| in_place == Some(0));
+        let kernel = Kernel::Binary { op, broadcast, vector };
         self.push(node, kernel, places, dest, 0, in_place, dest.len as u64);
         Ok(())
     }
@@ -854,19 +864,18 @@ impl Lowering<'_> {
                 packed
             }
         };
-        let from = self.plain(x)?;
+        // Time may come first in memory, and then it does in the result.
+        let time_first = order::same(self.shape(x), &self.order_of(x), &[1, 0, 2]);
+        let order = if time_first { [1, 0, 2] } else { [0, 1, 2] };
+        let from = self.at(x, &order)?;
         let (dest, _) = self.define_all(&node.outputs);
+        if let Some(phys) = &mut self.phys[node.outputs[0]] {
+            phys.order = order.to_vec();
+        }
         let scratch = packed.scratch_len(batch, time);
         let flops = 2 * packed.macs() * (batch * time) as u64;
-        self.push(
-            node,
-            Kernel::Recurrent(packed, batch, time),
-            vec![from],
-            dest,
-            scratch,
-            None,
-            flops,
-        );
+        let kernel = Kernel::Recurrent(packed, (batch, time, time_first));
+        self.push(node, kernel, vec![from], dest, scratch, None, flops);
         Ok(())
     }
 
@@ -1002,4 +1011,31 @@ fn too_many(inputs: usize) -> EngineError {
         EngineErrorKind::Limit,
         format!("an operator reads {inputs} tensors, the limit is {SOURCES_MAX}"),
     )
+}
+
+/// The vector kernel's form of a pooling, where it has the same windows.
+fn vector_pool(pool: &Pool, [height, width, channels]: [usize; 3], out: (usize, usize)) -> Option<PoolParams> {
+    let kind = match pool.kind {
+        PoolKind::Max => kernels::PoolKind::Max,
+        PoolKind::Average { include_pad } => {
+            kernels::PoolKind::Average { count_include_pad: include_pad }
+        }
+        PoolKind::Sum => return None,
+    };
+    let params = PoolParams {
+        kind,
+        height,
+        width,
+        channels,
+        kernel_h: pool.kernel[0],
+        kernel_w: pool.kernel[1],
+        stride_h: pool.stride[0],
+        stride_w: pool.stride[1],
+        pad_top: pool.before[0],
+        pad_left: pool.before[1],
+        pad_bottom: pool.after[0],
+        pad_right: pool.after[1],
+        ceil_mode: false,
+    };
+    (pool.dilation == [1, 1] && params.output() == out).then_some(params)
 }

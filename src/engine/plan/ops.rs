@@ -1,8 +1,8 @@
 //! Operators that move data or are rare: plain loops over strides, in safe Rust.
 
 use super::functions;
-use super::graph::{Binary, Pool, PoolKind, ReduceKind, Unary};
-use crate::engine::kernels::Activation;
+use super::graph::{Binary, Pool, PoolKind, Unary};
+use crate::engine::kernels;
 
 /// Axes of a loop nest. More are refused when a graph is lowered.
 pub const AXES_MAX: usize = 8;
@@ -40,6 +40,17 @@ impl Copy {
             joined.push(axis);
         }
         Copy { axes: joined, from, to }
+    }
+
+    /// Matrices, rows and columns, if this transposes matrices that lie one after the other.
+    pub fn transposed(&self) -> Option<(usize, usize, usize)> {
+        let (batch, inner) = match self.axes[..] {
+            [outer, a, b] if outer.1 == a.0 * b.0 && outer.2 == outer.1 => (outer.0, [a, b]),
+            [a, b] => (1, [a, b]),
+            _ => return None,
+        };
+        let [(cols, 1, to), (rows, from, 1)] = inner else { return None };
+        (to == rows && from == cols && self.from == 0 && self.to == 0).then_some((batch, rows, cols))
     }
 
     /// Copies.
@@ -143,6 +154,32 @@ impl Broadcast {
         Broadcast { axes: Copy::new(axes, 0, 0).axes }
     }
 
+    /// The form that the vector kernels take: a dense, b repeated along some of at most three axes.
+    pub fn vector(&self, op: Binary) -> Option<(kernels::Binary, kernels::Broadcast)> {
+        let op = match op {
+            Binary::Add => kernels::Binary::Add,
+            Binary::Sub => kernels::Binary::Sub,
+            Binary::Mul => kernels::Binary::Mul,
+            Binary::Div => kernels::Binary::Div,
+            Binary::Min => kernels::Binary::Min,
+            Binary::Max => kernels::Binary::Max,
+            Binary::Pow => return None,
+        };
+        let (mut dense, mut second) = (1, 1);
+        let (mut dims, mut has) = ([1; 3], [true; 3]);
+        let skipped = dims.len().checked_sub(self.axes.len())?;
+        for (i, &(len, a, b)) in self.axes.iter().enumerate().rev() {
+            if a != dense || !(b == 0 || b == second) {
+                return None;
+            }
+            dims[skipped + i] = len;
+            has[skipped + i] = b != 0;
+            dense *= len;
+            second *= if b == 0 { 1 } else { len };
+        }
+        Some((op, kernels::Broadcast { dims, has }))
+    }
+
     /// `y = a op b`.
     pub fn run(&self, op: Binary, a: &[f32], b: &[f32], y: &mut [f32]) {
         let mut at = 0;
@@ -237,81 +274,24 @@ fn each_in_place(op: Binary, b: f32, y: &mut [f32]) {
     per_op!(op, |f| y.iter_mut().for_each(|y| *y = f(*y, b)));
 }
 
-/// To a quantised grid and back, in place; rounds half to even.
-pub fn fake_quant(y: &mut [f32], scale: f32, zero: i32, lo: i32, hi: i32) {
-    let (lo, hi) = ((lo - zero) as f32, (hi - zero) as f32);
-    // Adding and subtracting 1.5 * 2^23 rounds a number below 2^22 at the units, half to even.
-    const MAGIC: f32 = 12_582_912.0;
-    for y in y {
-        let q = *y / scale;
-        let q = if q < lo { lo } else { q };
-        let q = if q > hi { hi } else { q };
-        *y = ((q + MAGIC) - MAGIC) * scale;
-    }
-}
-
 /// A function without a vector kernel, in place.
 pub fn unary(f: Unary, y: &mut [f32]) {
     match f {
-        Unary::Affine(a, b) => y.iter_mut().for_each(|y| *y = a * *y + b),
-        Unary::Square => y.iter_mut().for_each(|y| *y *= *y),
-        Unary::Sqrt => y.iter_mut().for_each(|y| *y = y.sqrt()),
-        Unary::Rsqrt => y.iter_mut().for_each(|y| *y = 1.0 / y.sqrt()),
-        Unary::Recip => y.iter_mut().for_each(|y| *y = 1.0 / *y),
-        Unary::Abs => y.iter_mut().for_each(|y| *y = y.abs()),
-        Unary::Neg => y.iter_mut().for_each(|y| *y = -*y),
         Unary::Floor => y.iter_mut().for_each(|y| *y = y.floor()),
         Unary::Ceil => y.iter_mut().for_each(|y| *y = y.ceil()),
-        Unary::Exp => y.iter_mut().for_each(|y| *y = y.exp()),
         Unary::Ln => y.iter_mut().for_each(|y| *y = y.ln()),
-        Unary::FakeQuant { scale, zero, lo, hi } => fake_quant(y, scale, zero, lo, hi),
         f => y.iter_mut().for_each(|y| *y = functions::eval(f, f64::from(*y)) as f32),
     }
 }
 
-/// `y[o, i] = scale * reduce over n of x[o, n, i]`.
-pub fn reduce(
-    kind: ReduceKind,
-    x: &[f32],
-    (outer, n, inner): (usize, usize, usize),
-    scale: f32,
-    y: &mut [f32],
-) {
-    let start = match kind {
-        ReduceKind::Sum | ReduceKind::SumSquares => 0.0,
-        ReduceKind::Max => f32::NEG_INFINITY,
-        ReduceKind::Min => f32::INFINITY,
-        ReduceKind::Prod => 1.0,
-    };
-    let join = |acc: f32, x: f32| match kind {
-        ReduceKind::Sum => acc + x,
-        ReduceKind::SumSquares => acc + x * x,
-        // NaN wins, as in ONNX Runtime and NumPy.
-        ReduceKind::Max => {
-            if acc >= x || acc.is_nan() {
-                acc
-            } else {
-                x
-            }
-        }
-        ReduceKind::Min => {
-            if acc <= x || acc.is_nan() {
-                acc
-            } else {
-                x
-            }
-        }
-        ReduceKind::Prod => acc * x,
-    };
+/// `y[o, i]` is the product over n of `x[o, n, i]`.
+pub fn product(x: &[f32], (outer, n, inner): (usize, usize, usize), y: &mut [f32]) {
     for o in 0..outer {
         let y = &mut y[o * inner..(o + 1) * inner];
-        y.fill(start);
+        y.fill(1.0);
         for k in 0..n {
             let x = &x[(o * n + k) * inner..][..inner];
-            y.iter_mut().zip(x).for_each(|(y, &x)| *y = join(*y, x));
-        }
-        if scale != 1.0 {
-            y.iter_mut().for_each(|y| *y *= scale);
+            y.iter_mut().zip(x).for_each(|(y, &x)| *y *= x);
         }
     }
 }
@@ -320,9 +300,7 @@ pub fn reduce(
 pub fn layer_norm_middle(
     x: &[f32],
     (outer, n, inner): (usize, usize, usize),
-    eps: f32,
-    gamma: &[f32],
-    beta: &[f32],
+    (eps, gamma, beta): (f32, &[f32], &[f32]),
     sums: &mut [f32],
     y: &mut [f32],
 ) {
@@ -352,9 +330,8 @@ pub fn layer_norm_middle(
 }
 
 /// Logarithm of the softmax of each row of `n`, in place.
-pub fn log_softmax(y: &mut [f32], n: usize, scale: f32) {
+pub fn log_softmax(y: &mut [f32], n: usize) {
     for row in y.chunks_exact_mut(n) {
-        row.iter_mut().for_each(|y| *y *= scale);
         let max = row.iter().fold(f32::NEG_INFINITY, |m, &x| if m >= x { m } else { x });
         let sum: f32 = row.iter().map(|&x| (x - max).exp()).sum();
         let shift = max + sum.ln();
@@ -375,38 +352,6 @@ pub fn embed(
         let row = usize::try_from(i - first).unwrap_or(last).min(last);
         y.copy_from_slice(&table[row * width..][..width]);
     }
-}
-
-/// Softmax of each row of `n`, in place.
-pub fn softmax(y: &mut [f32], n: usize, scale: f32) {
-    for row in y.chunks_exact_mut(n) {
-        row.iter_mut().for_each(|y| *y *= scale);
-        let max = row.iter().fold(f32::NEG_INFINITY, |m, &x| if m >= x { m } else { x });
-        let mut sum = 0.0;
-        for y in row.iter_mut() {
-            *y = (*y - max).exp();
-            sum += *y;
-        }
-        row.iter_mut().for_each(|y| *y /= sum);
-    }
-}
-
-/// An activation of the kernels, in place.
-pub fn activate(act: Activation, y: &mut [f32]) {
-    let f = match act {
-        Activation::None => return,
-        Activation::Relu => Unary::Relu,
-        Activation::Clip { lo, hi } => Unary::Clip(lo, hi),
-        Activation::LeakyRelu { alpha } => Unary::LeakyRelu(alpha),
-        Activation::HardSwish => Unary::HardSwish,
-        Activation::HardSigmoid { alpha, beta } => Unary::HardSigmoid(alpha, beta),
-        Activation::Silu => Unary::Silu,
-        Activation::Sigmoid => Unary::Sigmoid,
-        Activation::Tanh => Unary::Tanh,
-        Activation::GeluErf => Unary::GeluErf,
-        Activation::GeluTanh => Unary::GeluTanh,
-    };
-    y.iter_mut().for_each(|y| *y = functions::eval(f, f64::from(*y)) as f32);
 }
 
 /// Pooling over NHWC.

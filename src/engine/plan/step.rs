@@ -2,7 +2,9 @@
 
 use super::graph::{Binary, Fallback, Pool, ReduceKind, Unary};
 use super::ops::{Broadcast, Copy};
-use crate::engine::kernels::{Activation, AlignedBuf, Conv2d, MatMulParams, PackedMatMul};
+use crate::engine::kernels::{
+    self, Activation, AlignedBuf, Conv2d, MatMulParams, PackedMatMul, PoolParams,
+};
 use crate::units::DType;
 use std::sync::Arc;
 
@@ -68,6 +70,8 @@ pub enum Kernel {
         op: Binary,
         /// How the operands are passed over.
         broadcast: Broadcast,
+        /// The same for the vector kernel, where it can.
+        vector: Option<(kernels::Binary, kernels::Broadcast)>,
     },
     /// Source: x as `[outer, n, inner]`, reduced over n.
     Reduce {
@@ -106,6 +110,8 @@ pub enum Kernel {
         image: [usize; 4],
         /// Height and width of the result.
         out: [usize; 2],
+        /// The same for the vector kernel, where it can.
+        vector: Option<PoolParams>,
     },
     /// Sources: one for each copy. What no copy covers is filled first.
     Move {
@@ -158,9 +164,11 @@ pub enum Kernel {
         /// Elements.
         count: usize,
     },
+    /// Source: matrices. Matrices, rows, columns.
+    Transpose(usize, usize, usize),
     /// Source: x `[batch, time, input]`. Destination: y `[batch, time, hidden]`, then the last h
-    /// and c, each `[batch, hidden]`.
-    Recurrent(Arc<super::recurrent::Layer>, usize, usize),
+    /// and c, each `[batch, hidden]`. Batch, time, and whether time comes before the batch in memory.
+    Recurrent(Arc<super::recurrent::Layer>, (usize, usize, bool)),
     /// Sources: all inputs; destination: all outputs, one after the other.
     Fallback {
         /// The node.
@@ -231,6 +239,7 @@ impl Kernel {
             Kernel::Pool { pool, .. } => format!("pool:{:?}", pool.kind),
             Kernel::Move { copies, .. } if copies.len() == 1 => "move".into(),
             Kernel::Move { .. } => "concat".into(),
+            Kernel::Transpose(..) => "transpose".into(),
             Kernel::Embed { .. } => "lookup".into(),
             Kernel::Cast { .. } => "cast".into(),
             Kernel::Quantize { .. } => "quantize".into(),
