@@ -84,16 +84,22 @@ pub(super) fn apply_fused<S: Simd>(f: Fused, v: S::V) -> S::V {
 #[inline(always)]
 pub(super) unsafe fn apply_slice<S: Simd>(act: Activation, p: *mut f32, n: usize) {
     macro_rules! each {
-        ($f:expr) => {{
+        (|$v:ident| $f:expr) => {{
             let mut i = 0;
             while i + S::LANES <= n {
                 // SAFETY: `i + LANES <= n`.
-                unsafe { S::store(p.add(i), $f(S::load(p.add(i)))) };
+                unsafe {
+                    let $v = S::load(p.add(i));
+                    S::store(p.add(i), $f);
+                }
                 i += S::LANES;
             }
             if i < n {
                 // SAFETY: the `n - i` floats from `i` lie within `n`.
-                unsafe { S::store_part(p.add(i), $f(S::load_part(p.add(i), n - i)), n - i) };
+                unsafe {
+                    let $v = S::load_part(p.add(i), n - i);
+                    S::store_part(p.add(i), $f, n - i);
+                }
             }
         }};
     }
@@ -107,10 +113,10 @@ pub(super) unsafe fn apply_slice<S: Simd>(act: Activation, p: *mut f32, n: usize
         Activation::HardSigmoid { alpha, beta } => {
             each!(|v| math::hardsigmoid::<S>(v, alpha, beta))
         }
-        Activation::Silu => each!(math::silu::<S>),
-        Activation::Sigmoid => each!(math::sigmoid::<S>),
-        Activation::Tanh => each!(math::tanh::<S>),
-        Activation::GeluErf => each!(math::gelu_erf::<S>),
-        Activation::GeluTanh => each!(math::gelu_tanh::<S>),
+        Activation::Silu => each!(|v| math::silu::<S>(v)),
+        Activation::Sigmoid => each!(|v| math::sigmoid::<S>(v)),
+        Activation::Tanh => each!(|v| math::tanh::<S>(v)),
+        Activation::GeluErf => each!(|v| math::gelu_erf::<S>(v)),
+        Activation::GeluTanh => each!(|v| math::gelu_tanh::<S>(v)),
     }
 }

@@ -5,6 +5,7 @@ use super::aligned::AlignedBuf;
 use super::depthwise::{self, Depthwise};
 use super::gemm::{self, B, Dest, Panels, Tile, split, tile_rows};
 use super::isa::Checked;
+use super::winograd::{self, Kind};
 use super::{Isa, Kernels};
 use std::fmt;
 
@@ -130,6 +131,10 @@ pub enum ConvAlgorithm {
     Direct,
     /// One channel in, one out, per group.
     Depthwise,
+    /// Winograd with 2x2 outputs a tile (3x3).
+    Winograd2,
+    /// Winograd with 4x4 outputs a tile (3x3), or 4 (1x3 and 1x5).
+    Winograd4,
 }
 
 impl ConvAlgorithm {
@@ -139,6 +144,8 @@ impl ConvAlgorithm {
             ConvAlgorithm::Pointwise => "pointwise",
             ConvAlgorithm::Direct => "direct",
             ConvAlgorithm::Depthwise => "depthwise",
+            ConvAlgorithm::Winograd2 => "winograd2",
+            ConvAlgorithm::Winograd4 => "winograd4",
         }
     }
 }
@@ -189,6 +196,8 @@ enum Weights {
     Panels { groups: Vec<Panels>, zeros: AlignedBuf },
     /// One channel a group.
     Depthwise(depthwise::Weights),
+    /// A matrix for each point.
+    Winograd(winograd::Weights),
 }
 
 /// A convolution with its weights packed: `y = act(conv(x) + bias + residual)`.
@@ -215,6 +224,44 @@ impl Conv2d {
         weights: &[f32],
         bias: Option<&[f32]>,
     ) -> Result<Conv2d, KernelError> {
+        Conv2d::with_algorithm(kernels, params, weights, bias, None)
+    }
+
+    /// [`new`](Self::new) with an algorithm asked for; none for the fastest.
+    ///
+    /// # Errors
+    /// As `new`, and `Geometry` if the algorithm can't compute the convolution.
+    pub fn with_algorithm(
+        kernels: &Kernels,
+        params: ConvParams,
+        weights: &[f32],
+        bias: Option<&[f32]>,
+        wanted: Option<ConvAlgorithm>,
+    ) -> Result<Conv2d, KernelError> {
+        // One column lies in memory as one row does.
+        let params = if params.width == 1
+            && params.kernel_w == 1
+            && params.stride_w == 1
+            && params.pad_left + params.pad_right == 0
+        {
+            ConvParams {
+                height: 1,
+                width: params.height,
+                kernel_h: 1,
+                kernel_w: params.kernel_h,
+                stride_h: 1,
+                stride_w: params.stride_h,
+                dilation_h: 1,
+                dilation_w: params.dilation_h,
+                pad_top: 0,
+                pad_bottom: 0,
+                pad_left: params.pad_top,
+                pad_right: params.pad_bottom,
+                ..params
+            }
+        } else {
+            params
+        };
         let p = params;
         if p.groups == 0 || !p.c_in.is_multiple_of(p.groups) || !p.c_out.is_multiple_of(p.groups) {
             return Err(KernelError::Geometry("groups must divide both channel counts"));
@@ -237,9 +284,39 @@ impl Conv2d {
         if taps > max {
             return Err(KernelError::Taps { taps, max });
         }
-        if p.groups > 1 && cin_g == 1 && cout_g == 1 && taps <= depthwise::TAPS_MAX {
+        let fits = |a: ConvAlgorithm| match a {
+            ConvAlgorithm::Pointwise => p.pointwise(),
+            ConvAlgorithm::Direct => true,
+            ConvAlgorithm::Depthwise => {
+                p.groups > 1 && cin_g == 1 && cout_g == 1 && taps <= depthwise::TAPS_MAX
+            }
+            ConvAlgorithm::Winograd2 => Kind::Square2.fits(&p, isa),
+            ConvAlgorithm::Winograd4 => winograd4(&p, isa).is_some(),
+        };
+        let algorithm = wanted.unwrap_or_else(|| {
+            if fits(ConvAlgorithm::Depthwise) {
+                ConvAlgorithm::Depthwise
+            } else if fits(ConvAlgorithm::Pointwise) {
+                ConvAlgorithm::Pointwise
+            } else {
+                fastest(&p, isa)
+            }
+        });
+        if !fits(algorithm) {
+            return Err(KernelError::Geometry("the algorithm can't compute this convolution"));
+        }
+        let kind = match algorithm {
+            ConvAlgorithm::Winograd2 => Some(Kind::Square2),
+            ConvAlgorithm::Winograd4 => winograd4(&p, isa),
+            _ => None,
+        };
+        if let Some(kind) = kind {
+            let w = winograd::Weights::pack(isa, kind, &p, weights, bias);
+            return Ok(Conv2d { params, isa, algorithm, weights: Weights::Winograd(w) });
+        }
+        if algorithm == ConvAlgorithm::Depthwise {
             let weights = Weights::Depthwise(depthwise::Weights::pack(&p, weights, bias));
-            return Ok(Conv2d { params, isa, algorithm: ConvAlgorithm::Depthwise, weights });
+            return Ok(Conv2d { params, isa, algorithm, weights });
         }
         let groups = (0..p.groups)
             .map(|g| {
@@ -253,12 +330,10 @@ impl Conv2d {
             })
             .collect();
         let weights = Weights::Panels { groups, zeros: AlignedBuf::zeroed(cin_g) };
-        let algorithm =
-            if p.pointwise() { ConvAlgorithm::Pointwise } else { ConvAlgorithm::Direct };
         Ok(Conv2d { params, isa, algorithm, weights })
     }
 
-    /// The geometry.
+    /// The geometry; of one column as of one row.
     pub fn params(&self) -> &ConvParams {
         &self.params
     }
@@ -276,12 +351,16 @@ impl Conv2d {
                     + zeros.bytes()
             }
             Weights::Depthwise(w) => w.bytes(),
+            Weights::Winograd(w) => w.bytes(),
         }
     }
 
     /// Floats of scratch that `run` needs for `batch` images.
-    pub fn scratch_len(&self, _batch: usize) -> usize {
-        0
+    pub fn scratch_len(&self, batch: usize) -> usize {
+        match &self.weights {
+            Weights::Winograd(w) => w.scratch_len(&self.params, batch),
+            _ => 0,
+        }
     }
 
     /// Convolves `batch` images: `x` is `[batch, height, width, c_in]`, `y` and `residual` are `[batch,
@@ -317,6 +396,9 @@ impl Conv2d {
         match &self.weights {
             Weights::Depthwise(w) => {
                 kernels.checked.dispatch(Depthwise { p, w, batch, x, res: residual, act, y });
+            }
+            Weights::Winograd(w) => {
+                w.run(kernels.checked, p, batch, x, residual, act, y, scratch);
             }
             Weights::Panels { groups, .. } if self.algorithm == ConvAlgorithm::Pointwise => {
                 let b = groups[0].view();
@@ -354,6 +436,29 @@ impl Conv2d {
             }
         }
     }
+}
+
+/// The Winograd tile of 4 that fits, if one does.
+fn winograd4(p: &ConvParams, isa: Isa) -> Option<Kind> {
+    [Kind::Square4, Kind::Row3, Kind::Row5].into_iter().find(|k| k.fits(p, isa))
+}
+
+/// The algorithm with the least estimated time; Winograd only where it saves a tenth and its channels
+/// are enough to fill the register tile.
+fn fastest(p: &ConvParams, isa: Isa) -> ConvAlgorithm {
+    let bytes = (p.c_out * p.c_in / p.groups * p.kernel_h * p.kernel_w * 4) as f64;
+    let mut best = ((p.macs() as f64 / 45.0).max(bytes / 12.0) * 0.9, ConvAlgorithm::Direct);
+    if p.c_in >= 16 && p.c_out >= 16 {
+        let two = Kind::Square2.fits(p, isa).then_some((Kind::Square2, ConvAlgorithm::Winograd2));
+        let four = winograd4(p, isa).map(|kind| (kind, ConvAlgorithm::Winograd4));
+        for (kind, algorithm) in two.into_iter().chain(four) {
+            let cost = kind.cost_ns(p);
+            if cost < best.0 {
+                best = (cost, algorithm);
+            }
+        }
+    }
+    best.1
 }
 
 struct Direct<'a> {

@@ -85,13 +85,7 @@ struct Tile<'a> {
 /// The tile's pointers are valid from channel `c` for a vector; its columns are `Inside` if `INSIDE`, else
 /// a `Table` of `(W - 1) * ST + KW` pointers a kernel row.
 #[inline(always)]
-unsafe fn vector<
-    S: Simd,
-    const W: usize,
-    const KW: usize,
-    const ST: usize,
-    const INSIDE: bool,
->(
+unsafe fn vector<S: Simd, const W: usize, const KW: usize, const ST: usize, const INSIDE: bool>(
     t: &Tile<'_>,
     w: &Weights,
     channels: usize,
@@ -233,15 +227,20 @@ impl Op for Depthwise<'_> {
         let (oh, ow) = p.output();
         let (_, complete) = self.act.fused();
         // Rows of the table: taps, or kernel rows by columns.
-        let unrolled = S::UNROLLED && p.dilation_w == 1 && p.kernel_h <= 16 && p.c_in >= S::LANES;
+        let unrolled = p.dilation_w == 1 && p.kernel_h <= 16 && p.c_in >= S::LANES;
         for n in 0..self.batch {
             for oy in 0..oh {
-                match (p.kernel_w, p.stride_w) {
-                    (3, 1) if unrolled => self.line::<S, 3, 1>(n, oy),
-                    (3, 2) if unrolled => self.line::<S, 3, 2>(n, oy),
-                    (5, 1) if unrolled => self.line::<S, 5, 1>(n, oy),
-                    (5, 2) if unrolled => self.line::<S, 5, 2>(n, oy),
-                    _ => self.general_line::<S>(n, oy, 0),
+                // A constant: sets without unrolled forms get no code for them.
+                if S::UNROLLED {
+                    match (p.kernel_w, p.stride_w) {
+                        (3, 1) if unrolled => self.line::<S, 3, 1>(n, oy),
+                        (3, 2) if unrolled => self.line::<S, 3, 2>(n, oy),
+                        (5, 1) if unrolled => self.line::<S, 5, 1>(n, oy),
+                        (5, 2) if unrolled => self.line::<S, 5, 2>(n, oy),
+                        _ => self.general_line::<S>(n, oy, 0),
+                    }
+                } else {
+                    self.general_line::<S>(n, oy, 0);
                 }
                 if !complete {
                     let len = ow * p.c_in;
@@ -372,11 +371,8 @@ impl Depthwise<'_> {
                     taps[used] = ky * p.kernel_w + kx;
                     for o in 0..GENERAL {
                         let x = x0 + (o * p.stride_w + kx * p.dilation_w) as isize;
-                        table[used * GENERAL + o] = if o < w {
-                            self.pixel(n, y0, ky, x)
-                        } else {
-                            self.w.zeros.as_ptr()
-                        };
+                        table[used * GENERAL + o] =
+                            if o < w { self.pixel(n, y0, ky, x) } else { self.w.zeros.as_ptr() };
                     }
                     used += 1;
                 }

@@ -48,16 +48,22 @@ impl Op for UnaryOp {
     fn run<S: Simd>(self) {
         let UnaryOp { op, x, y, n } = self;
         macro_rules! each {
-            ($f:expr) => {{
+            (|$v:ident| $f:expr) => {{
                 let mut i = 0;
                 while i + S::LANES <= n {
                     // SAFETY: `x` and `y` are valid for `n` floats (the makers' promise).
-                    unsafe { S::store(y.add(i), $f(S::load(x.add(i)))) };
+                    unsafe {
+                        let $v = S::load(x.add(i));
+                        S::store(y.add(i), $f);
+                    }
                     i += S::LANES;
                 }
                 if i < n {
                     // SAFETY: as above, for the `n - i` floats left.
-                    unsafe { S::store_part(y.add(i), $f(S::load_part(x.add(i), n - i)), n - i) };
+                    unsafe {
+                        let $v = S::load_part(x.add(i), n - i);
+                        S::store_part(y.add(i), $f, n - i);
+                    }
                 }
             }};
         }
@@ -69,13 +75,13 @@ impl Op for UnaryOp {
                     apply_slice::<S>(act, y, n);
                 }
             }
-            Unary::Exp => each!(math::exp::<S>),
-            Unary::Erf => each!(math::erf::<S>),
-            Unary::Sqrt => each!(S::sqrt),
+            Unary::Exp => each!(|v| math::exp::<S>(v)),
+            Unary::Erf => each!(|v| math::erf::<S>(v)),
+            Unary::Sqrt => each!(|v| S::sqrt(v)),
             Unary::Reciprocal => each!(|v| S::div(S::splat(1.0), v)),
             Unary::Rsqrt => each!(|v| S::div(S::splat(1.0), S::sqrt(v))),
             Unary::Neg => each!(|v| S::sub(S::splat(-0.0), v)),
-            Unary::Abs => each!(S::abs),
+            Unary::Abs => each!(|v| S::abs(v)),
             Unary::Square => each!(|v| S::mul(v, v)),
             Unary::Affine { scale, shift } => {
                 each!(|v| S::fma(v, S::splat(scale), S::splat(shift)))

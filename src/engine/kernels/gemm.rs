@@ -458,5 +458,8 @@ const CHUNK_FLOATS: usize = 32 * 1024;
 pub(super) fn check_rows(what: &str, len: usize, rows: usize, cols: usize, ld: usize) {
     assert!(ld >= cols || rows <= 1, "{what}: row stride {ld} is less than the {cols} columns");
     let need = if rows == 0 { 0 } else { (rows - 1) * ld + cols };
-    assert!(len >= need, "{what}: {rows} rows of {cols} at stride {ld} need {need} floats, got {len}");
+    assert!(
+        len >= need,
+        "{what}: {rows} rows of {cols} at stride {ld} need {need} floats, got {len}"
+    );
 }

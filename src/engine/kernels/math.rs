@@ -26,7 +26,8 @@ pub(super) fn exp<S: Simd>(x: S::V) -> S::V {
     let n = S::round(S::mul(x, S::splat(std::f32::consts::LOG2_E)));
     let r = S::fma(n, S::splat(-0.693_359_4), x); // exact in 9 bits, so the product is too
     let r = S::fma(n, S::splat(2.121_944_4e-4), r);
-    let q = poly::<S, 5>(r, [0.499_999_94, 0.166_665_21, 0.041_668_39, 0.008_368_71, 0.001_381_461_3]);
+    let q =
+        poly::<S, 5>(r, [0.499_999_94, 0.166_665_21, 0.041_668_39, 0.008_368_71, 0.001_381_461_3]);
     let p = S::add(S::fma(S::mul(r, r), q, r), S::splat(1.0));
     let n1 = S::round(S::mul(n, S::splat(0.5)));
     let n2 = S::sub(n, n1);
@@ -40,7 +41,8 @@ pub(super) fn exp_neg<S: Simd>(x: S::V) -> S::V {
     let n = S::round(S::mul(x, S::splat(std::f32::consts::LOG2_E)));
     let r = S::fma(n, S::splat(-0.693_359_4), x);
     let r = S::fma(n, S::splat(2.121_944_4e-4), r);
-    let q = poly::<S, 5>(r, [0.499_999_94, 0.166_665_21, 0.041_668_39, 0.008_368_71, 0.001_381_461_3]);
+    let q =
+        poly::<S, 5>(r, [0.499_999_94, 0.166_665_21, 0.041_668_39, 0.008_368_71, 0.001_381_461_3]);
     let p = S::add(S::fma(S::mul(r, r), q, r), S::splat(1.0));
     S::mul(p, S::pow2(n))
 }

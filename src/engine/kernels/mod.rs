@@ -36,6 +36,7 @@ mod quant;
 mod recurrent;
 mod reduce;
 mod simd;
+mod winograd;
 
 #[cfg(test)]
 mod tests;

@@ -84,7 +84,10 @@ impl Cell {
             assert_eq!(state.len(), s.batch * self.hidden, "sequence: state of all rows");
         }
         if let Some(y) = y {
-            assert!(y.len() >= s.need(s.y_step, s.y_row, self.hidden), "sequence: output too short");
+            assert!(
+                y.len() >= s.need(s.y_step, s.y_row, self.hidden),
+                "sequence: output too short"
+            );
         }
         assert!(scratch.len() >= need, "scratch: needs {need} floats, got {}", scratch.len());
     }
@@ -141,8 +144,9 @@ impl Op for LstmStep<'_> {
             let part = S::LANES.min(n - k);
             // SAFETY: four gates of `n`, and `n` of `c` and `h` (the maker's promise); `part` from `k`.
             unsafe {
-                let load =
-                    |p: *const f32| if part < S::LANES { S::load_part(p, part) } else { S::load(p) };
+                let load = |p: *const f32| {
+                    if part < S::LANES { S::load_part(p, part) } else { S::load(p) }
+                };
                 let i = math::sigmoid::<S>(load(gate.add(k)));
                 let o = math::sigmoid::<S>(load(gate.add(n + k)));
                 let f = math::sigmoid::<S>(load(gate.add(2 * n + k)));
@@ -288,8 +292,9 @@ impl Op for GruStep<'_> {
             let part = S::LANES.min(n - k);
             // SAFETY: three gates of `n`, `n` of `xh` and `h` (the maker's promise); `part` from `k`.
             unsafe {
-                let load =
-                    |p: *const f32| if part < S::LANES { S::load_part(p, part) } else { S::load(p) };
+                let load = |p: *const f32| {
+                    if part < S::LANES { S::load_part(p, part) } else { S::load(p) }
+                };
                 let store = |p: *mut f32, v: S::V| {
                     if part < S::LANES { S::store_part(p, v, part) } else { S::store(p, v) }
                 };
@@ -370,8 +375,7 @@ impl Gru {
 
     /// Bytes of packed weights.
     pub fn bytes(&self) -> usize {
-        self.cell.bytes()
-            + self.hidden_r.as_ref().map_or(0, |p| p.data.bytes() + p.bias.bytes())
+        self.cell.bytes() + self.hidden_r.as_ref().map_or(0, |p| p.data.bytes() + p.bias.bytes())
     }
 
     /// Floats of scratch for `steps` of `batch` rows.

@@ -54,8 +54,20 @@ impl Combine {
         match self.0 {
             Reduction::Sum | Reduction::Mean => acc + x,
             Reduction::SumSquares => acc + x * x,
-            Reduction::Max => if acc.is_nan() || acc > x { acc } else { x },
-            Reduction::Min => if acc.is_nan() || acc < x { acc } else { x },
+            Reduction::Max => {
+                if acc.is_nan() || acc > x {
+                    acc
+                } else {
+                    x
+                }
+            }
+            Reduction::Min => {
+                if acc.is_nan() || acc < x {
+                    acc
+                } else {
+                    x
+                }
+            }
         }
     }
     /// Merges the lanes of `v` into one number, in the order of lanes.

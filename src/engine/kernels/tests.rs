@@ -1,6 +1,6 @@
 //! Kernels against plain references, on every instruction set that this processor has.
-mod reference;
 mod products;
+mod reference;
 mod vectors;
 
 use super::*;

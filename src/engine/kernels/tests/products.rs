@@ -25,7 +25,8 @@ fn packed_case(m: usize, k: usize, n: usize, opts: u64, seed: u64) {
     let bias = (opts & 32 != 0).then(|| r.vec(n));
     let res = (opts & 64 != 0).then(|| r.vec(m * n));
     let mut want = product(m, k, n, |i, kk, j| {
-        f64::from(a[i * lda + kk]) * f64::from(if transposed { b[j * k + kk] } else { b[kk * n + j] })
+        f64::from(a[i * lda + kk])
+            * f64::from(if transposed { b[j * k + kk] } else { b[kk * n + j] })
     });
     for (i, w) in want.iter_mut().enumerate() {
         w.add(bias.as_ref().map_or(0.0, |b| b[i % n].into()));
@@ -83,6 +84,17 @@ fn dynamic_case(m: usize, k: usize, n: usize, opts: u64, seed: u64) {
 }
 
 fn conv_case(p: ConvParams, batch: usize, opts: u64, seed: u64) {
+    conv_case_by(p, batch, opts, seed, None, 3e-6);
+}
+
+fn conv_case_by(
+    p: ConvParams,
+    batch: usize,
+    opts: u64,
+    seed: u64,
+    algorithm: Option<ConvAlgorithm>,
+    tolerance: f64,
+) {
     let mut r = Random::new(seed);
     let act = ACTIVATIONS[opts as usize % ACTIVATIONS.len()];
     let x = r.vec(batch * p.input_len());
@@ -91,12 +103,16 @@ fn conv_case(p: ConvParams, batch: usize, opts: u64, seed: u64) {
     let res = (opts & 2 != 0).then(|| r.vec(batch * p.output_len()));
     let want = conv(&p, batch, &x, &w, bias.as_deref(), res.as_deref());
     for kernels in all() {
-        let c = Conv2d::new(&kernels, p, &w, bias.as_deref()).expect("valid");
+        if kernels.isa() == Isa::Portable && algorithm.is_some() {
+            continue; // has no Winograd
+        }
+        let c = Conv2d::with_algorithm(&kernels, p, &w, bias.as_deref(), algorithm).expect("valid");
         let what = format!("{} {:?} x{batch} {act:?} {p:?}", kernels.isa().name(), c.algorithm());
+        assert_eq!(algorithm.unwrap_or(c.algorithm()), c.algorithm());
         let mut y = vec![f32::NAN; batch * p.output_len()];
         let mut scratch = vec![f32::NAN; c.scratch_len(batch)];
         c.run(&kernels, batch, &x, res.as_deref(), act, &mut y, &mut scratch);
-        check(&what, &y, &want, act, 3e-6);
+        check(&what, &y, &want, act, tolerance);
         // An image alone has the same bits as in the batch.
         let (xi, yi) = (p.input_len(), p.output_len());
         let mut alone = vec![f32::NAN; yi];
@@ -163,6 +179,21 @@ proptest! {
     }
 
     #[test]
+    fn winograd_convolution(
+        hw in (1usize..13, 1usize..13), channels in (1usize..5, 1usize..5), shape in 0usize..4, batch in 1usize..4,
+        pads in (0usize..3, 0usize..3, 0usize..3, 0usize..3), opts in any::<u64>(), seed in any::<u64>(),
+    ) {
+        let kernel = [(3, 3), (3, 3), (1, 3), (1, 5)][shape];
+        let mut p = ConvParams::new(hw, (channels.0 * 8, channels.1 * 8), kernel);
+        p.height = p.height.max(kernel.0);
+        p.width = p.width.max(kernel.1);
+        (p.pad_top, p.pad_left, p.pad_bottom, p.pad_right) = pads;
+        let by = if shape == 0 { ConvAlgorithm::Winograd2 } else { ConvAlgorithm::Winograd4 };
+        // Against the sum of the magnitudes of few products; the transforms' sums are larger.
+        conv_case_by(p, batch, opts, seed, Some(by), 2e-5);
+    }
+
+    #[test]
     fn pointwise_convolution(
         hw in (1usize..12, 1usize..14), channels in (1usize..40, 1usize..50), batch in 1usize..4, opts in any::<u64>(),
         seed in any::<u64>(),
@@ -203,6 +234,55 @@ fn nan_and_infinity_propagate() {
         let mut c = [0.0];
         w.run(&kernels, 1, &[f32::INFINITY], 1, None, Activation::None, &mut c, 1);
         assert_eq!(c[0], f32::INFINITY);
+    }
+}
+
+#[test]
+fn winograd_is_chosen_and_stays_within_a_few_millionths() {
+    for (hw, c, kernel) in [((12, 12), 64, (3, 3)), ((1, 64), 64, (1, 5)), ((64, 1), 48, (5, 1))] {
+        let mut p = ConvParams::new(hw, (c, c), kernel);
+        let mut r = Random::new(7);
+        p.pad_top = kernel.0 / 2;
+        let (x, w) = (r.vec(p.input_len()), r.vec(c * c * kernel.0 * kernel.1));
+        let want = conv(&p, 1, &x, &w, None, None);
+        let top = want.iter().map(|s| s.value.abs()).fold(0.0, f64::max);
+        for kernels in all() {
+            let conv = Conv2d::new(&kernels, p, &w, None).expect("valid");
+            if kernels.isa() == Isa::Portable {
+                assert_eq!(conv.algorithm(), ConvAlgorithm::Direct);
+                continue;
+            }
+            assert_eq!(conv.algorithm(), ConvAlgorithm::Winograd4, "{p:?}");
+            let mut y = vec![0.0; p.output_len()];
+            let mut scratch = vec![0.0; conv.scratch_len(1)];
+            conv.run(&kernels, 1, &x, None, Activation::None, &mut y, &mut scratch);
+            for (y, w) in y.iter().zip(&want) {
+                assert!((f64::from(*y) - w.value).abs() <= 8e-6 * top, "{kernels:?} {p:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn winograd_spreads_nan_within_a_tile() {
+    let p = ConvParams::new((10, 10), (8, 8), (3, 3));
+    for kernels in all().filter(|k| k.isa() != Isa::Portable) {
+        let wanted = Some(ConvAlgorithm::Winograd4);
+        let conv = Conv2d::with_algorithm(&kernels, p, &[1.0; 576], None, wanted).expect("fits");
+        let mut x = vec![1.0; 800];
+        x[(3 * 10 + 3) * 8] = f32::NAN;
+        let mut y = vec![0.0; p.output_len()];
+        let mut scratch = vec![0.0; conv.scratch_len(1)];
+        conv.run(&kernels, 1, &x, None, Activation::Relu, &mut y, &mut scratch);
+        for (i, y) in y.iter().enumerate() {
+            let (oy, ox) = (i / 64, i / 8 % 8);
+            if (1..=3).contains(&oy) && (1..=3).contains(&ox) {
+                assert!(y.is_nan(), "{kernels:?} at {oy} {ox}");
+            }
+            if oy > 5 || ox > 5 {
+                assert!(!y.is_nan(), "{kernels:?} at {oy} {ox}");
+            }
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Plain references that accumulate in `f64`, and a comparison that knows the size of the sums.
 
-use crate_kernels::{Activation, ConvParams};
 use super::super as crate_kernels;
+use crate_kernels::{Activation, ConvParams};
 
 /// A repeatable stream of floats in -1..1.
 pub struct Random(u64);
@@ -61,7 +61,13 @@ pub fn activate(act: Activation, x: f64) -> f64 {
         Activation::None => x,
         Activation::Relu => x.max(0.0),
         Activation::Clip { lo, hi } => x.max(lo.into()).min(hi.into()),
-        Activation::LeakyRelu { alpha } => if x < 0.0 { x * f64::from(alpha) } else { x },
+        Activation::LeakyRelu { alpha } => {
+            if x < 0.0 {
+                x * f64::from(alpha)
+            } else {
+                x
+            }
+        }
         Activation::HardSwish => x * (x / 6.0 + 0.5).clamp(0.0, 1.0),
         Activation::HardSigmoid { alpha, beta } => {
             (f64::from(alpha) * x + f64::from(beta)).clamp(0.0, 1.0)

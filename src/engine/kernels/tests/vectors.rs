@@ -68,7 +68,10 @@ fn activations_have_small_absolute_errors_and_keep_nan() {
         let mut x = [f32::INFINITY, f32::NEG_INFINITY, 89.0, -200.0, -95.0];
         unary_inplace(&k, Unary::Exp, &mut x);
         assert_eq!(x[..4], [f32::INFINITY, 0.0, f32::INFINITY, 0.0], "{k:?}");
-        assert!((f64::from(x[4]) / (-95.0f64).exp() - 1.0).abs() < 1e-4, "{k:?}: exp into denormals");
+        assert!(
+            (f64::from(x[4]) / (-95.0f64).exp() - 1.0).abs() < 1e-4,
+            "{k:?}: exp into denormals"
+        );
         for act in [Activation::Sigmoid, Activation::Tanh] {
             let mut x = [f32::INFINITY, f32::NEG_INFINITY, 1e30, -1e30];
             unary_inplace(&k, Unary::Act(act), &mut x);
