@@ -34,39 +34,16 @@ pub struct PlanInstance {
 impl PlanInstance {
     /// Allocates and touches all buffers.
     pub fn new(program: Arc<Program>) -> PlanInstance {
-        let most = |of: fn(&Plan) -> &[usize]| -> Vec<AlignedBuf> {
-            let count = program.plans.first().map_or(0, |p| of(p).len());
+        let most = |count: usize, of: fn(&Plan, usize) -> usize| -> Vec<AlignedBuf> {
             (0..count)
-                .map(|i| program.plans.iter().map(|p| of(p)[i]).max().unwrap_or(0))
+                .map(|i| program.plans.iter().map(|p| of(p, i)).max().unwrap_or(0))
                 .map(AlignedBuf::zeroed)
                 .collect()
         };
-        let (inputs, outputs) = (most(|p| &p.input_words), most(|p| &p.output_words));
+        let inputs = most(program.row_bytes.0.len(), Plan::input_len);
+        let outputs = most(program.row_bytes.1.len(), Plan::output_len);
         let arena = program.plans.iter().map(|p| p.arena_words).max().unwrap_or(0);
         PlanInstance { arena: AlignedBuf::zeroed(arena), inputs, outputs, program }
-    }
-
-    /// Nanoseconds of each step of a plan, in one run.
-    #[cfg(test)]
-    pub fn profile(&mut self, plan: PlanIndex) -> Vec<u64> {
-        let program = self.program.clone();
-        let plan = &program.plans[plan.0];
-        let mut inputs: [&[f32]; TENSORS_MAX] = [&[]; TENSORS_MAX];
-        for (i, input) in self.inputs.iter().enumerate() {
-            inputs[i] = &input[..plan.input_words[i]];
-        }
-        let mut outputs: [&mut [f32]; TENSORS_MAX] = std::array::from_fn(|_| &mut [][..]);
-        for (o, output) in self.outputs.iter_mut().enumerate() {
-            outputs[o] = &mut output[..plan.output_words[o]];
-        }
-        let mut times = vec![];
-        for step in &plan.steps {
-            let start = std::time::Instant::now();
-            run_step(&program.shared.kernels, plan, step, &mut self.arena, &inputs, &mut outputs)
-                .unwrap();
-            times.push(start.elapsed().as_nanos() as u64);
-        }
-        times
     }
 }
 
@@ -81,11 +58,11 @@ impl Instance for PlanInstance {
         let plan = &program.plans[plan.0];
         let mut from: [&[f32]; TENSORS_MAX] = [&[]; TENSORS_MAX];
         for (i, input) in inputs.iter().enumerate() {
-            from[i] = &input[..plan.input_words[i]];
+            from[i] = &input[..plan.input_len(i)];
         }
         let mut to: [&mut [f32]; TENSORS_MAX] = std::array::from_fn(|_| &mut [][..]);
         for (o, output) in outputs.iter_mut().enumerate() {
-            to[o] = &mut output[..plan.output_words[o]];
+            to[o] = &mut output[..plan.output_len(o)];
         }
         run(&program.shared.kernels, plan, arena, &from, &mut to)
     }
@@ -106,10 +83,10 @@ impl Instance for PlanInstance {
         let mut from: [&[f32]; TENSORS_MAX] = [&[]; TENSORS_MAX];
         for (i, (input, staged)) in inputs.iter().zip(staged_in.iter_mut()).enumerate() {
             from[i] = match cast::words(input) {
-                Some(words) if words.len() == plan.input_words[i] => words,
+                Some(words) if words.len() == plan.input_len(i) => words,
                 _ => {
                     cast::bytes_mut(staged)[..input.len()].copy_from_slice(input);
-                    &staged[..plan.input_words[i]]
+                    &staged[..plan.input_len(i)]
                 }
             };
         }
@@ -118,11 +95,11 @@ impl Instance for PlanInstance {
             let mut to: [&mut [f32]; TENSORS_MAX] = std::array::from_fn(|_| &mut [][..]);
             for (o, (output, staged)) in outputs.iter_mut().zip(staged_out.iter_mut()).enumerate() {
                 to[o] = match cast::words_mut(output) {
-                    Some(words) if words.len() == plan.output_words[o] => {
+                    Some(words) if words.len() == plan.output_len(o) => {
                         direct[o] = true;
                         words
                     }
-                    _ => &mut staged[..plan.output_words[o]],
+                    _ => &mut staged[..plan.output_len(o)],
                 };
             }
             run(&program.shared.kernels, plan, arena, &from, &mut to)?;
@@ -145,9 +122,21 @@ fn run(
 ) -> Result<(), RunError> {
     // Every step overwrites what it writes, so a run that was cut short leaves nothing behind.
     catch_unwind(AssertUnwindSafe(|| {
-        for (i, step) in plan.steps.iter().enumerate() {
-            if run_step(kernels, plan, step, arena, inputs, outputs).is_none() {
-                return Err(RunError::Step { step: i as u32 });
+        for turn in 0..plan.repeat {
+            let mut from: [&[f32]; TENSORS_MAX] = [&[]; TENSORS_MAX];
+            for ((part, whole), &len) in from.iter_mut().zip(inputs).zip(&plan.input_words) {
+                *part = &whole[turn * len..][..len];
+            }
+            let mut to: [&mut [f32]; TENSORS_MAX] = std::array::from_fn(|_| &mut [][..]);
+            for ((part, whole), &len) in
+                to.iter_mut().zip(outputs.iter_mut()).zip(&plan.output_words)
+            {
+                *part = &mut whole[turn * len..][..len];
+            }
+            for (i, step) in plan.steps.iter().enumerate() {
+                if run_step(kernels, plan, step, arena, &from, &mut to).is_none() {
+                    return Err(RunError::Step { step: i as u32 });
+                }
             }
         }
         Ok(())
@@ -318,7 +307,8 @@ fn compute(
         }
         Kernel::LayerNorm { dims, eps, gamma, beta } => {
             if dims.2 == 1 {
-                let norm = kernels::LayerNorm { gamma: Some(gamma), beta: Some(beta), epsilon: *eps };
+                let norm =
+                    kernels::LayerNorm { gamma: Some(gamma), beta: Some(beta), epsilon: *eps };
                 kernels::layer_norm(kernels, dims.0, dims.1, norm, read[0], dest);
             } else {
                 ops::layer_norm_middle(read[0], *dims, (*eps, gamma, beta), scratch, dest);

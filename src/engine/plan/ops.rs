@@ -50,7 +50,8 @@ impl Copy {
             _ => return None,
         };
         let [(cols, 1, to), (rows, from, 1)] = inner else { return None };
-        (to == rows && from == cols && self.from == 0 && self.to == 0).then_some((batch, rows, cols))
+        (to == rows && from == cols && self.from == 0 && self.to == 0)
+            .then_some((batch, rows, cols))
     }
 
     /// Copies.

@@ -209,6 +209,8 @@ pub struct Step {
 pub struct Plan {
     /// Rows.
     pub batch: usize,
+    /// How often the steps run, each time on the next `batch / repeat` rows.
+    pub repeat: usize,
     /// Steps in order.
     pub steps: Vec<Step>,
     /// Constants that steps read, other than packed weights.
@@ -217,10 +219,21 @@ pub struct Plan {
     pub arena_words: usize,
     /// The least that an arena would need.
     pub lower_bound_words: usize,
-    /// Words of each input.
+    /// Words of each input, for one run of the steps.
     pub input_words: Vec<usize>,
-    /// Words of each output.
+    /// Words of each output, for one run of the steps.
     pub output_words: Vec<usize>,
+}
+
+impl Plan {
+    /// Words of an input, for the whole batch.
+    pub fn input_len(&self, input: usize) -> usize {
+        self.input_words[input] * self.repeat
+    }
+    /// Words of an output, for the whole batch.
+    pub fn output_len(&self, output: usize) -> usize {
+        self.output_words[output] * self.repeat
+    }
 }
 
 impl Kernel {

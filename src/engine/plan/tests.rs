@@ -1,8 +1,11 @@
+use super::graph::{Graph, Op, Unary};
 use super::*;
-use crate::engine::PlanIndex;
+use crate::engine::{PlanIndex, kernels::Kernels};
+use crate::units::DType;
+use proptest::prelude::*;
 use std::path::PathBuf;
 
-pub(super) fn shared() -> Option<PathBuf> {
+fn shared() -> Option<PathBuf> {
     let dir = std::env::var_os("CORELANE_SHARED_MODELS")
         .map(PathBuf::from)
         .unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/models"));
@@ -13,91 +16,9 @@ pub(super) fn shared() -> Option<PathBuf> {
     None
 }
 
-#[test]
-#[ignore = "prints the graphs, to look at"]
-fn dump() {
-    let Some(dir) = shared() else { return };
-    let only = std::env::var("MODEL").unwrap_or_default();
-    let batch: usize = std::env::var("BATCH").ok().and_then(|b| b.parse().ok()).unwrap_or(1);
-    for entry in std::fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_stem().unwrap().to_str().unwrap().to_string();
-        if path.extension().is_none_or(|e| e != "onnx") || !(only.is_empty() || only == name) {
-            continue;
-        }
-        let bytes = std::fs::read(&path).unwrap();
-        let parsed = crate::engine::tract::front::parse(&bytes, &[], &[]).unwrap();
-        let t = std::time::Instant::now();
-        let mut graph = import::import(&parsed.typed(batch).unwrap()).unwrap();
-        let t1 = t.elapsed();
-        let before = graph.nodes.len();
-        simplify::simplify(&mut graph);
-        println!(
-            "=== {name}: {before} -> {} import {t1:?} simplify {:?}",
-            graph.nodes.len(),
-            t.elapsed() - t1
-        );
-        for node in &graph.nodes {
-            let ins: Vec<_> =
-                node.inputs.iter().map(|&i| format!("{i}:{:?}", graph.values[i].shape)).collect();
-            let outs: Vec<_> =
-                node.outputs.iter().map(|&i| format!("{i}:{:?}", graph.values[i].shape)).collect();
-            let op = match &node.op {
-                graph::Op::Conv(c) => format!(
-                    "Conv k{:?} s{:?} g{} b{:?} a{:?} act {:?} res {} scale {} bias {}",
-                    c.kernel,
-                    c.stride,
-                    c.groups,
-                    c.before,
-                    c.after,
-                    c.epilogue.act,
-                    c.epilogue.residual,
-                    c.epilogue.scale.is_some(),
-                    c.epilogue.bias.is_some()
-                ),
-                graph::Op::Gemm(c) => format!(
-                    "Gemm {}x{} t{} act {:?} res {} scale {} bias {}",
-                    c.k,
-                    c.n,
-                    c.transposed,
-                    c.epilogue.act,
-                    c.epilogue.residual,
-                    c.epilogue.scale.is_some(),
-                    c.epilogue.bias.is_some()
-                ),
-                graph::Op::LayerNorm { axis, eps, .. } => {
-                    format!("LayerNorm axis {axis} eps {eps}")
-                }
-                graph::Op::Embed { width, first, .. } => format!("Embed {width} first {first}"),
-                graph::Op::Recurrent(r) => format!(
-                    "Recurrent lstm {} hidden {} rev {} bias {}",
-                    r.lstm,
-                    r.hidden,
-                    r.reverse,
-                    r.bias.len()
-                ),
-                op => format!("{op:?}").chars().take(200).collect(),
-            };
-            println!("  {op} [{}] {ins:?} -> {outs:?}", node.operator);
-        }
-    }
+fn request<'a>(bytes: &'a [u8], batch_sizes: &'a [usize]) -> LoadRequest<'a> {
+    LoadRequest { bytes, batch_sizes, bind_axes: &[], bind_inputs: &[], arena_bytes_max: 1 << 30 }
 }
-
-const MODELS: [(&str, f32); 13] = [
-    ("mlp", 1e-5),
-    ("ad_autoencoder", 1e-5),
-    ("dscnn_kws", 1e-5),
-    ("resnet8", 1e-5),
-    ("vww", 2e-5),
-    ("lstm", 1e-5),
-    ("transformer", 1e-5),
-    ("magika", 1e-5),
-    ("dscnn_kws_int8", 1e-5),
-    ("mobilenet_v3_small", 1e-5),
-    ("mobilenet_v2", 1e-5),
-    ("resnet18", 1e-5),
-    ("mobilenet_v2_int8", 10.0),
-];
 
 fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks::<4>().0.iter().map(|&b| f32::from_le_bytes(b)).collect()
@@ -114,75 +35,247 @@ fn distance(got: &[f32], want: &[f32]) -> f32 {
     far / most
 }
 
-fn loaded(name: &str, batch_sizes: &[usize]) -> Option<PlanEngine> {
-    let bytes = std::fs::read(shared()?.join(format!("{name}.onnx"))).unwrap();
-    let request = LoadRequest {
-        bytes: &bytes,
-        batch_sizes,
-        bind_axes: &[],
-        bind_inputs: &[],
-        arena_bytes_max: 1 << 30,
-    };
-    let t = std::time::Instant::now();
-    let engine = load_with(&request, Isa::detect()).unwrap();
-    println!("{name}: loaded in {:?}", t.elapsed());
-    Some(engine)
+/// Pseudo-random input bytes for `count` elements.
+fn noise(dtype: DType, count: usize, seed: &mut u32) -> Vec<u8> {
+    (0..count)
+        .flat_map(|_| {
+            *seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let word = match dtype {
+                DType::I32 => *seed >> 24,
+                _ => ((*seed >> 8) as f32 / (1 << 23) as f32 - 1.0).to_bits(),
+            };
+            word.to_le_bytes()
+        })
+        .collect()
 }
 
 #[test]
-fn goldens() {
+fn plan_and_tract_agree_on_noise_at_every_batch_size() {
     let Some(dir) = shared() else { return };
-    let only = std::env::var("MODEL").unwrap_or_default();
-    let mut failed = vec![];
-    for (name, tolerance) in MODELS {
-        if !only.is_empty() && only != name {
-            continue;
+    let models = [
+        ("mlp", 1e-5),
+        ("ad_autoencoder", 1e-5),
+        ("dscnn_kws", 1e-5),
+        ("resnet8", 1e-5),
+        ("vww", 2e-5),
+        ("lstm", 1e-5),
+        ("transformer", 1e-5),
+        ("magika", 1e-5),
+    ];
+    let batches = [1, 2, 3, 8];
+    let mut seed = 7;
+    for (name, tolerance) in models {
+        let bytes = std::fs::read(dir.join(format!("{name}.onnx"))).unwrap();
+        let plan = load_with(&request(&bytes, &batches), Isa::detect()).unwrap();
+        assert!(plan.describe().allocation_free, "{name} falls back");
+        let reference = crate::engine::tract::load(&request(&bytes, &batches)).unwrap();
+        let (mut a, mut b) = (plan.instance().unwrap(), reference.instance().unwrap());
+        let spec = &plan.signature().inputs[0];
+        for (p, batch) in batches.into_iter().enumerate() {
+            let input = noise(spec.dtype, spec.row_len() * batch, &mut seed);
+            for instance in [&mut a, &mut b] {
+                instance.input_mut(PlanIndex(p), 0)[..input.len()].copy_from_slice(&input);
+                instance.infer(PlanIndex(p)).unwrap();
+            }
+            let got = a.output(PlanIndex(p), 0).to_vec();
+            let d = distance(&floats(&got), &floats(&b.output(PlanIndex(p), 0)[..got.len()]));
+            assert!(d <= tolerance, "{name} at batch {batch}: {d:e}");
+            let mut direct = vec![0u8; got.len()];
+            a.infer_direct(PlanIndex(p), &[&input], &mut [&mut direct]).unwrap();
+            assert_eq!(direct, got, "{name} at batch {batch}, direct");
         }
-        let engine = loaded(name, &[1, 4]).unwrap();
-        let mut instance = engine.instance().unwrap();
-        for (plan, sub) in [(0, ""), (1, "batch4")] {
-            let dir = dir.join("golden").join(name).join(sub);
-            let Ok(input) = std::fs::read(dir.join("input_0.npy")) else { continue };
-            let input = crate::model::npy::read(&input).unwrap();
-            let output =
-                crate::model::npy::read(&std::fs::read(dir.join("output_0.npy")).unwrap()).unwrap();
-            instance.input_mut(PlanIndex(plan), 0).copy_from_slice(&input.data);
-            instance.infer(PlanIndex(plan)).unwrap();
-            let d = distance(&floats(instance.output(PlanIndex(plan), 0)), &floats(&output.data));
-            let mut direct = vec![0u8; output.data.len()];
-            instance.infer_direct(PlanIndex(plan), &[&input.data], &mut [&mut direct]).unwrap();
-            assert_eq!(direct, instance.output(PlanIndex(plan), 0));
-            let memory = &engine.describe().memory[plan];
-            let ratio =
-                memory.arena_bytes.unwrap() as f64 / memory.arena_lower_bound_bytes.unwrap() as f64;
-            println!("{name} {sub}: {d:e}, arena {} x{ratio:.3}", memory.arena_bytes.unwrap());
-            if d > tolerance {
-                failed.push((name, sub, d));
+    }
+}
+
+#[test]
+fn portable_kernels_give_the_same_answers() {
+    let Some(dir) = shared() else { return };
+    for name in ["dscnn_kws", "lstm", "transformer", "dscnn_kws_int8"] {
+        let bytes = std::fs::read(dir.join(format!("{name}.onnx"))).unwrap();
+        let outputs = [Isa::Portable, Isa::detect()].map(|isa| {
+            let engine = load_with(&request(&bytes, &[2]), isa).unwrap();
+            assert_eq!(engine.describe().isa.as_deref(), Some(isa.name()));
+            let mut instance = engine.instance().unwrap();
+            let spec = &engine.signature().inputs[0];
+            let input = noise(spec.dtype, spec.row_len() * 2, &mut 3);
+            instance.input_mut(PlanIndex(0), 0).copy_from_slice(&input);
+            instance.infer(PlanIndex(0)).unwrap();
+            floats(instance.output(PlanIndex(0), 0))
+        });
+        // One step of the quantised grid where a tie is rounded the other way.
+        let tolerance = if name.ends_with("int8") { 0.1 } else { 1e-5 };
+        let d = distance(&outputs[0], &outputs[1]);
+        assert!(d <= tolerance, "{name}: {d:e}");
+    }
+}
+
+#[test]
+fn arenas_stay_near_their_lower_bound() {
+    let Some(dir) = shared() else { return };
+    for name in ["mobilenet_v2", "mobilenet_v3_small", "resnet18", "resnet8", "vww", "dscnn_kws"] {
+        let bytes = std::fs::read(dir.join(format!("{name}.onnx"))).unwrap();
+        let engine = load_with(&request(&bytes, &[1, 4]), Isa::detect()).unwrap();
+        for memory in engine.describe().memory {
+            let (got, least) =
+                (memory.arena_bytes.unwrap(), memory.arena_lower_bound_bytes.unwrap());
+            assert!(got >= least && got * 100 <= least * 115, "{name}: {got} of at least {least}");
+        }
+    }
+}
+
+#[test]
+fn an_arena_over_its_budget_is_refused_with_both_numbers() {
+    let Some(dir) = shared() else { return };
+    let bytes = std::fs::read(dir.join("resnet8.onnx")).unwrap();
+    let engine = load_with(&request(&bytes, &[1]), Isa::detect()).unwrap();
+    let needed = engine.describe().memory[0].arena_bytes.unwrap();
+    let tight = LoadRequest { arena_bytes_max: 1000, ..request(&bytes, &[1]) };
+    let error = load_with(&tight, Isa::detect()).err().unwrap();
+    assert_eq!(error.kind(), EngineErrorKind::Limit);
+    let text = error.to_string();
+    assert!(text.contains("1000") && text.contains(&needed.to_string()), "{text}");
+}
+
+#[test]
+fn turns_divide_the_batch_and_fit_the_cache() {
+    assert_eq!(rows_of_a_turn(8, 1000), 8);
+    assert_eq!(rows_of_a_turn(8, CACHED_ARENA_BYTES / 4), 4);
+    assert_eq!(rows_of_a_turn(6, CACHED_ARENA_BYTES / 5), 3);
+    assert_eq!(rows_of_a_turn(7, CACHED_ARENA_BYTES / 5), 1);
+    assert_eq!(rows_of_a_turn(4, CACHED_ARENA_BYTES * 3), 1);
+}
+
+/// `x` through `nodes`, each from the value before.
+fn chain(nodes: Vec<(Op, Vec<usize>)>, count: usize) -> Graph {
+    let mut graph = Graph::default();
+    let x = graph.value("x", DType::F32, vec![2, count]);
+    graph.inputs.push(x);
+    let mut last = x;
+    for (op, mut inputs) in nodes {
+        let out = graph.value("y", DType::F32, vec![2, count]);
+        if inputs.is_empty() {
+            inputs = vec![last];
+        }
+        graph.nodes.push(graph::Node {
+            op,
+            inputs,
+            outputs: vec![out],
+            name: format!("n{out}"),
+            operator: "test".into(),
+        });
+        last = out;
+    }
+    graph.outputs.push(last);
+    graph
+}
+
+#[test]
+fn a_spelled_out_gelu_is_one_function() {
+    use super::graph::Binary;
+    // x * (1 + erf(x / sqrt 2)) * 0.5, in an order of its own.
+    let nodes = vec![
+        (Op::Unary(Unary::Affine(std::f32::consts::FRAC_1_SQRT_2, 0.0)), vec![]),
+        (Op::Unary(Unary::Erf), vec![]),
+        (Op::Unary(Unary::Affine(0.5, 0.5)), vec![]),
+        (Op::Binary(Binary::Mul), vec![3, 0]),
+    ];
+    let mut graph = chain(nodes, 5);
+    simplify::simplify(&mut graph);
+    assert_eq!(graph.nodes.len(), 1);
+    assert!(matches!(graph.nodes[0].op, Op::Unary(Unary::GeluErf)), "{:?}", graph.nodes[0].op);
+}
+
+#[test]
+fn unary_steps_work_in_place() {
+    let nodes = vec![
+        (Op::Unary(Unary::Exp), vec![]),
+        (Op::Unary(Unary::Sqrt), vec![]),
+        (Op::Unary(Unary::Neg), vec![]),
+    ];
+    let graph = chain(nodes, 100);
+    let plan = lower::lower(&graph, 2, &mut lower::Shared::new(Kernels::best())).unwrap();
+    assert_eq!(plan.arena_words, 0, "all of it can happen in the output");
+    assert!(plan.steps[1..].iter().all(|s| s.sources.is_empty()));
+}
+
+#[test]
+fn the_error_function_is_exact_enough_to_tell_functions_apart() {
+    // Reference values to 15 digits.
+    for (x, want) in [
+        (0.0, 0.0),
+        (0.5, 0.520_499_877_813_046_5),
+        (1.0, 0.842_700_792_949_714_9),
+        (2.5, 0.999_593_047_982_555),
+        (3.0, 0.999_977_909_503_001_4),
+        (-1.0, -0.842_700_792_949_714_9),
+    ] {
+        assert!((functions::erf(x) - want).abs() < 1e-13, "erf({x}) = {}", functions::erf(x));
+    }
+}
+
+proptest! {
+    /// A reshape that claims to keep the memory does keep every element's place.
+    #[test]
+    fn reshapes_without_copies_keep_every_element(
+        dims in proptest::collection::vec(1usize..4, 1..5),
+        keys in proptest::collection::vec(0u32..1000, 5),
+        joined in 0usize..4,
+    ) {
+        let mut order: Vec<usize> = (0..dims.len()).collect();
+        order.sort_by_key(|&a| keys[a]);
+        // Join two neighbouring axes, and add an axis of length 1.
+        let at = joined % dims.len();
+        let mut to = dims.clone();
+        if at + 1 < to.len() {
+            let next = to.remove(at + 1);
+            to[at] *= next;
+        }
+        to.insert(at, 1);
+        if let Some(renamed) = order::reshaped(&dims, &order, &to) {
+            let mut sorted = renamed.clone();
+            sorted.sort_unstable();
+            prop_assert_eq!(sorted, (0..to.len()).collect::<Vec<_>>());
+            let (s, t) = (order::strides(&dims, &order), order::strides(&to, &renamed));
+            let place = |shape: &[usize], strides: &[usize], mut i: usize| {
+                let mut offset = 0;
+                for (axis, &len) in shape.iter().enumerate().rev() {
+                    offset += i % len * strides[axis];
+                    i /= len;
+                }
+                offset
+            };
+            for i in 0..dims.iter().product() {
+                prop_assert_eq!(place(&dims, &s, i), place(&to, &t, i));
             }
         }
     }
-    assert!(failed.is_empty(), "{failed:?}");
-}
 
-#[test]
-#[ignore = "prints step times"]
-fn profile() {
-    let name = std::env::var("MODEL").unwrap();
-    let batch: usize = std::env::var("BATCH").ok().and_then(|b| b.parse().ok()).unwrap_or(1);
-    let engine = loaded(&name, &[batch]).unwrap();
-    let mut instance = exec::PlanInstance::new(engine.program.clone());
-    let mut best: Vec<u64> = vec![];
-    for _ in 0..200 {
-        let times = instance.profile(PlanIndex(0));
-        if best.is_empty() {
-            best = times;
-        } else {
-            best.iter_mut().zip(times).for_each(|(b, t)| *b = t.min(*b));
+    /// A permuting copy puts every element where its strides say.
+    #[test]
+    fn copies_move_every_element(
+        dims in proptest::collection::vec(1usize..6, 1..5),
+        keys in proptest::collection::vec(0u32..1000, 5),
+    ) {
+        let mut order: Vec<usize> = (0..dims.len()).collect();
+        order.sort_by_key(|&a| keys[a]);
+        let len: usize = dims.iter().product();
+        let from: Vec<f32> = (0..len).map(|i| i as f32).collect();
+        let mut to = vec![-1.0; len];
+        let copy = order::permute(&dims, &order);
+        copy.run(&from, &mut to);
+        let strides = order::strides(&dims, &order);
+        for i in 0..len {
+            let (mut rest, mut offset) = (i, 0);
+            for (axis, &d) in dims.iter().enumerate().rev() {
+                offset += rest % d * strides[axis];
+                rest /= d;
+            }
+            prop_assert_eq!(to[offset], i as f32);
+        }
+        if let Some((batch, rows, cols)) = copy.transposed() {
+            let mut again = vec![-1.0; len];
+            crate::engine::kernels::transpose(&Kernels::best(), batch, rows, cols, &from, &mut again);
+            prop_assert_eq!(again, to);
         }
     }
-    let lines = step_lines(&engine.program.plans[0]);
-    for ((line, t), step) in lines[1..].iter().zip(&best).zip(&engine.program.plans[0].steps) {
-        println!("{t:>9} ns {:>7.2} GF/s {line}", step.flops as f64 / *t as f64);
-    }
-    println!("total {} ns", best.iter().sum::<u64>());
 }
