@@ -92,4 +92,6 @@ pub mod runtime;
 #[cfg(feature = "std")]
 pub mod toml_errors;
 #[cfg(feature = "std")]
+pub mod transport;
+#[cfg(feature = "std")]
 pub mod worker;

@@ -77,6 +77,13 @@ pub const WRITE_STALL_MS_MAX: u64 = 5_000;
 /// A connection that leaves a frame (or its hello) half sent for so long is closed, in milliseconds.
 pub const HALF_FRAME_MS_MAX: u64 = 5_000;
 
+/// A closed connection waits so long for its peer to close too, in milliseconds, so that what was
+/// sent last is not lost to a reset.
+pub const LINGER_MS_MAX: u64 = 500;
+/// Slowest payload that is not called half sent, in bytes per millisecond, after the first
+/// `HALF_FRAME_MS_MAX`.
+pub const PAYLOAD_BYTES_PER_MS_MIN: u64 = 100;
+
 /// Default of `max_queue_size`.
 pub const MAX_QUEUE_SIZE_DEFAULT: usize = 64;
 /// Longest deadline that a request may carry, in microseconds (one hour).
@@ -95,6 +102,12 @@ const _: () = assert!(MODEL_NAME_LEN_MAX + 8 <= FRAME_HEADER_BYTES_MAX);
 const _: () = assert!(AUTH_NONCE_BYTES < FRAME_HEADER_BYTES_MAX);
 // The list of models fits a body.
 const _: () = assert!(MODELS_MAX * (MODEL_NAME_LEN_MAX + 8) <= FRAME_BODY_BYTES_MAX);
+// Whatever one frame is answered with fits the replies of an idle connection.
+const _: () = assert!(
+    FRAME_PREFIX_BYTES + FRAME_HEADER_BYTES_MAX + FRAME_BODY_BYTES_MAX
+        <= CONNECTION_REPLY_BYTES_MAX
+);
+const _: () = assert!(CONNECTIONS_MAX <= u16::MAX as usize);
 // A worker set is one word.
 const _: () = assert!(WORKERS_MAX <= u64::BITS as usize);
 const _: () = assert!(BATCH_ROWS_MAX <= u16::MAX as usize);

@@ -22,6 +22,7 @@ Run as a program: `python3 corelane.py ADDRESS` lists the models and the statist
 import hashlib
 import hmac
 import json
+import select
 import socket
 import struct
 import time
@@ -322,10 +323,27 @@ class Client:
     def _write(self, header, payload=b""):
         head = struct.pack("<BBHI", 0xC1, len(header), 0, len(payload)) + header
         if len(payload) < 16384:
-            self._sock.sendall(head + payload)
+            self._send(head + payload)
         else:
-            self._sock.sendall(head)
-            self._sock.sendall(payload)
+            self._send(head)
+            self._send(payload)
+
+    def _send(self, data):
+        """Sends all of it; while the socket takes no more, answers are read, so that a server
+        which waits for its answers to be read can't wait for ever."""
+        data = memoryview(data)
+        while data:
+            try:
+                data = data[self._sock.send(data, socket.MSG_DONTWAIT):]
+            except BlockingIOError:
+                ready = select.select([self._sock], [self._sock], [], self._sock.gettimeout())
+                if not (ready[0] or ready[1]):
+                    raise TimeoutError("the server takes nothing")
+                if ready[0]:
+                    more = self._sock.recv(65536)
+                    if not more:
+                        raise ConnectionError("the server closed the connection")
+                    self._buffer += more
 
     def _need(self, n):
         while len(self._buffer) < n:

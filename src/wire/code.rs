@@ -53,7 +53,7 @@ codes! {
         ;
     102 UnexpectedMessage "unexpected_message"
         /// The message is not allowed in this state (a second hello, a request before the hello).
-        /// `a`: its number.
+        /// `a`: its number. Before the hello is accepted the connection closes.
         ;
     110 UnsupportedVersion "unsupported_version"
         /// The version ranges do not meet. `a` and `b`: lowest and highest version that the server

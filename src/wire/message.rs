@@ -50,7 +50,7 @@ pub enum Request<'a> {
         model: ModelId,
         /// Rows in the payload, at least 1.
         rows: Rows,
-        /// From the arrival of the header; 0 takes the model's default.
+        /// From the arrival of the whole request; 0 takes the model's default.
         deadline: Micros,
         /// 0 takes the model's default.
         priority: Priority,

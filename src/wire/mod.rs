@@ -38,7 +38,8 @@
 //!    with that id, except `Cancel`, which gets none.
 //! 4. `Goodbye` from a client: no more requests; the server answers what is in flight, says
 //!    `Goodbye` and closes. A server that drains does the same by itself: requests that arrive
-//!    meanwhile get `shutting_down`.
+//!    meanwhile get `shutting_down`. An end of the stream without a goodbye is a disconnect: what is
+//!    in flight is withdrawn.
 //!
 //! # Payloads
 //! `Infer` and `Answer`: the tensors of the signature in order, each `rows` rows of little-endian

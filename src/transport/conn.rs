@@ -1,0 +1,789 @@
+//! One connection: from bytes to requests.
+
+use super::link::Link;
+use super::replies::{Flushed, Replies};
+use super::table::{Held, Table};
+use super::{Control, Served, bump};
+use crate::limits::{
+    AUTH_NONCE_BYTES, CONNECTION_READ_BYTES, ERROR_TEXT_LEN_MAX, LINGER_MS_MAX,
+    PAYLOAD_BYTES_PER_MS_MIN, TIMEOUT_US_MAX,
+};
+use crate::queue::{Done, Failure, Lease, Notify, Refusal, Submit};
+use crate::sys::sync::{Arc, Ordering};
+use crate::units::{Micros, ModelId, Nanos, Priority, RequestId, Rows};
+use crate::wire::{
+    self, ErrorCode, FrameError, HealthKind, Key, MessageError, Reply, Request, ServerLimits,
+    parse_head,
+};
+use core::fmt::Write as _;
+use std::io::{self, IoSliceMut};
+
+/// Reads of one connection before the others get their turn.
+const READS_PER_TURN: usize = 16;
+
+/// What the connections share, all on the I/O thread.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub models: Box<[Model]>,
+    pub table: Table,
+    pub control: Arc<Control>,
+    pub key: Option<Key>,
+    pub in_flight_max: usize,
+    pub half_frame: Nanos,
+    pub write_stall: Nanos,
+    pub draining: bool,
+    /// The instant of this turn.
+    pub now: Nanos,
+    /// A connection asked for statistics since this was last looked at.
+    pub stats_wanted: bool,
+    /// Fresh random bytes.
+    pub random: std::fs::File,
+}
+
+/// A model, and what `Opened` says of it.
+#[derive(Debug)]
+pub(super) struct Model {
+    pub served: Served,
+    pub signature: Box<[u8]>,
+}
+
+/// Where the conversation stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// The hello is due.
+    Hello,
+    /// The proof is due.
+    Challenged { nonce: [u8; AUTH_NONCE_BYTES] },
+    /// Requests are taken.
+    Ready,
+    /// The client said goodbye: what is in flight is answered, then the server says goodbye.
+    Leaving,
+    /// Everything is said: what is written is sent, what comes is dropped.
+    Closing,
+}
+
+/// What the bytes to come belong to.
+#[derive(Debug)]
+enum Incoming {
+    /// A head.
+    Head,
+    /// The payload of an inference, into its slot.
+    Payload { lease: Lease, filled: usize, id: RequestId, model: usize, submit: Submit },
+    /// A payload that nobody wants.
+    Skip { left: usize },
+}
+
+/// Why a connection is of no more use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Closed;
+
+/// How a turn of reading ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Everything there was is read; the next event will say when there is more.
+    Drained,
+    /// There may be more, after the others' turn.
+    More,
+    /// Replies must go out before more is read.
+    Full,
+}
+
+#[derive(Debug)]
+pub(super) struct Conn {
+    pub link: Option<Link>,
+    phase: Phase,
+    wants_key: bool,
+    buffer: Box<[u8]>,
+    start: usize,
+    end: usize,
+    incoming: Incoming,
+    pub replies: Replies,
+    ids: Vec<RequestId>,
+    entries: Vec<u32>,
+    stats_for: Option<RequestId>,
+    pub stats_missed: bool,
+    /// The read side has ended.
+    eof: bool,
+    /// The write side was shut down.
+    finished: bool,
+    /// The peer takes nothing more.
+    pub hung_up: bool,
+    /// When the frame that is half here (or the hello that is due) is given up.
+    half_until: Option<Nanos>,
+    /// When the reader that takes nothing is given up.
+    stall_until: Option<Nanos>,
+    /// When the peer that does not close is given up.
+    linger_until: Option<Nanos>,
+    /// Bookkeeping of the loop: in the list to flush, in the list to read, registered for writing.
+    pub dirty: bool,
+    pub queued: bool,
+    pub wants_write: bool,
+    pub paused: bool,
+}
+
+impl Conn {
+    pub fn new(in_flight_max: usize) -> Self {
+        Conn {
+            link: None,
+            phase: Phase::Hello,
+            wants_key: false,
+            buffer: vec![0; CONNECTION_READ_BYTES].into_boxed_slice(),
+            start: 0,
+            end: 0,
+            incoming: Incoming::Head,
+            replies: Replies::new(in_flight_max),
+            ids: Vec::with_capacity(in_flight_max),
+            entries: Vec::with_capacity(in_flight_max),
+            stats_for: None,
+            stats_missed: false,
+            eof: false,
+            finished: false,
+            hung_up: false,
+            half_until: None,
+            stall_until: None,
+            linger_until: None,
+            dirty: false,
+            queued: false,
+            wants_write: false,
+            paused: false,
+        }
+    }
+    pub fn open(&mut self, link: Link, wants_key: bool, core: &Core) {
+        self.link = Some(link);
+        self.phase = Phase::Hello;
+        self.wants_key = wants_key;
+        (self.start, self.end) = (0, 0);
+        (self.eof, self.finished, self.hung_up) = (false, false, false);
+        (self.wants_write, self.paused) = (false, false);
+        self.half_until = Some(core.now.after(core.half_frame));
+        (self.stall_until, self.linger_until) = (None, None);
+    }
+    /// Gives everything back; requests in flight are withdrawn.
+    pub fn close(&mut self, core: &mut Core) {
+        self.link = None;
+        self.incoming = Incoming::Head;
+        self.replies.clear();
+        self.ids.clear();
+        (self.stats_for, self.stats_missed) = (None, false);
+        for at in self.entries.drain(..) {
+            core.table.remove(at);
+        }
+    }
+    /// When this connection must be looked at again, if nothing happens.
+    pub fn next_timeout(&self) -> Option<Nanos> {
+        [self.half_until, self.stall_until, self.linger_until].into_iter().flatten().min()
+    }
+    /// Requests that were accepted and whose end is not wholly sent.
+    pub fn in_flight(&self) -> usize {
+        self.ids.len() + self.replies.endings()
+    }
+
+    // --- sending ---
+
+    fn error(
+        &mut self,
+        core: &Core,
+        id: Option<RequestId>,
+        code: ErrorCode,
+        (a, b): (u64, u64),
+        text: core::fmt::Arguments<'_>,
+    ) {
+        let mut line: heapless::String<ERROR_TEXT_LEN_MAX> = heapless::String::new();
+        // A text that does not fit is cut where it was.
+        let _ = line.write_fmt(text);
+        count_error(core, code);
+        let reply = Reply::Error { id, code: code.number(), text: &line, a, b };
+        self.replies.push(&reply, &[]);
+    }
+    /// An error after which the connection closes.
+    fn fatal(
+        &mut self,
+        core: &Core,
+        code: ErrorCode,
+        ab: (u64, u64),
+        text: core::fmt::Arguments<'_>,
+    ) {
+        self.error(core, None, code, ab, text);
+        self.phase = Phase::Closing;
+        self.half_until = None;
+        self.incoming = Incoming::Head;
+    }
+    /// Takes the end of a request in flight.
+    pub fn ended(&mut self, core: &Core, held: Held, end: Result<Done, Failure>) {
+        if let Some(at) = self.ids.iter().position(|&id| id == held.request) {
+            self.ids.swap_remove(at);
+            self.entries.swap_remove(at);
+        }
+        let id = held.request;
+        match end.map(|done| (done.outcome(), done)) {
+            Ok((Ok(receipt), done)) => {
+                bump(&core.control.counters.answers_total, 1);
+                let reply = Reply::Answer { id, rows: done.rows(), receipt };
+                self.replies.push_ending(&reply, Some(done));
+            }
+            Ok((Err(failure), _)) | Err(failure) => {
+                let code = failure_code(failure);
+                let (a, b) = match failure {
+                    Failure::DeadlineExpired => {
+                        (core.now.since(held.submitted_at).0 / 1_000, held.allowed.0 as u64)
+                    }
+                    _ => (0, 0),
+                };
+                count_error(core, code);
+                let mut line: heapless::String<ERROR_TEXT_LEN_MAX> = heapless::String::new();
+                let _ = write!(line, "{failure}");
+                let reply = Reply::Error { id: Some(id), code: code.number(), text: &line, a, b };
+                self.replies.push_ending(&reply, None);
+            }
+        }
+    }
+    /// Answers the question for statistics, if it was asked here.
+    pub fn stats(&mut self, page: &[u8]) {
+        let Some(id) = self.stats_for else { return };
+        if self.replies.push(&Reply::Stats { id }, page) {
+            self.stats_for = None;
+        } else {
+            // No room: a later page is for it.
+            self.stats_missed = true;
+        }
+    }
+    pub fn waits_for_stats(&self) -> bool {
+        self.stats_for.is_some()
+    }
+
+    /// Sends what waits. Says whether the loop must watch for writability.
+    pub fn flush(&mut self, core: &Core) -> Result<Flushed, Closed> {
+        let Some(link) = &self.link else { return Err(Closed) };
+        if self.hung_up {
+            return Err(Closed);
+        }
+        let mut flushed = self.replies.flush(link, &core.control.counters).map_err(|_| Closed)?;
+        let idle = self.ids.is_empty() && matches!(self.incoming, Incoming::Head);
+        let leaving = match self.phase {
+            Phase::Leaving => idle && self.stats_for.is_none(),
+            Phase::Ready => core.draining && self.ids.is_empty() && self.stats_for.is_none(),
+            Phase::Hello | Phase::Challenged { .. } => core.draining,
+            Phase::Closing => false,
+        };
+        if leaving && flushed == Flushed::All {
+            self.replies.push(&Reply::Goodbye, &[]);
+            self.phase = Phase::Closing;
+            self.half_until = None;
+            self.incoming = Incoming::Head;
+            flushed = self.replies.flush(link, &core.control.counters).map_err(|_| Closed)?;
+        }
+        match flushed {
+            Flushed::All => {
+                self.stall_until = None;
+                if self.phase == Phase::Closing && self.ids.is_empty() {
+                    if self.eof {
+                        return Err(Closed);
+                    }
+                    if !self.finished {
+                        self.finished = true;
+                        link.finish();
+                        self.linger_until = Some(core.now.after(Nanos(LINGER_MS_MAX * 1_000_000)));
+                    }
+                }
+            }
+            Flushed::Blocked { progress } => {
+                if progress || self.stall_until.is_none() {
+                    self.stall_until = Some(core.now.after(core.write_stall));
+                }
+            }
+        }
+        Ok(flushed)
+    }
+    /// Looks at the clock.
+    pub fn check_timeouts(&mut self, core: &Core) -> Result<(), Closed> {
+        let passed = |until: Option<Nanos>| until.is_some_and(|until| until <= core.now);
+        if passed(self.stall_until) || passed(self.linger_until) {
+            count_error_if(core, passed(self.stall_until), ErrorCode::TimedOut);
+            return Err(Closed);
+        }
+        if passed(self.half_until) {
+            let ms = core.half_frame.0 / 1_000_000;
+            let what = if self.phase == Phase::Ready { "a frame" } else { "the hello" };
+            self.fatal(
+                core,
+                ErrorCode::TimedOut,
+                (ms, 0),
+                format_args!("{what} was left half sent"),
+            );
+        }
+        Ok(())
+    }
+
+    // --- receiving ---
+
+    /// Reads and takes in what there is, within bounds.
+    pub fn read(&mut self, core: &mut Core, at: u16) -> Result<Turn, Closed> {
+        for _ in 0..READS_PER_TURN {
+            if !self.parse(core, at) {
+                return Ok(Turn::Full);
+            }
+            let Some(link) = &self.link else { return Err(Closed) };
+            if self.start == self.end {
+                (self.start, self.end) = (0, 0);
+            } else if self.start > 0 {
+                // Part of a head, at most 262 bytes.
+                self.buffer.copy_within(self.start..self.end, 0);
+                (self.start, self.end) = (0, self.end - self.start);
+            }
+            let direct: &mut [u8] = match &mut self.incoming {
+                Incoming::Payload { lease, filled, .. } => &mut lease.input_mut()[*filled..],
+                _ => &mut [],
+            };
+            let direct_len = direct.len();
+            let wanted = direct_len + self.buffer.len() - self.end;
+            let mut parts =
+                [IoSliceMut::new(direct), IoSliceMut::new(&mut self.buffer[self.end..])];
+            let parts = if direct_len == 0 { &mut parts[1..] } else { &mut parts[..] };
+            bump(&core.control.counters.reads_total, 1);
+            let n = match link.read(parts) {
+                Ok(0) => {
+                    self.eof = true;
+                    // What is half here will never be whole.
+                    self.incoming = Incoming::Head;
+                    self.half_until = None;
+                    // After a goodbye, or when all is said, what waits is still sent.
+                    return match self.phase {
+                        Phase::Leaving => Ok(Turn::Drained),
+                        Phase::Closing if !self.replies.is_empty() => Ok(Turn::Drained),
+                        _ => Err(Closed),
+                    };
+                }
+                Ok(n) => n,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok(Turn::Drained);
+                }
+                Err(_) => return Err(Closed),
+            };
+            bump(&core.control.counters.received_bytes_total, n as u64);
+            if let Incoming::Payload { filled, .. } = &mut self.incoming {
+                *filled += n.min(direct_len);
+            }
+            self.end += n - n.min(direct_len);
+            if n < wanted {
+                // A short read of a stream empties it; new bytes come with a new event.
+                let full = !self.parse(core, at);
+                return Ok(if full { Turn::Full } else { Turn::Drained });
+            }
+        }
+        if !self.parse(core, at) {
+            return Ok(Turn::Full);
+        }
+        Ok(Turn::More)
+    }
+
+    /// Takes in what is in the buffer. False if replies have no room for more.
+    fn parse(&mut self, core: &mut Core, at: u16) -> bool {
+        loop {
+            match &mut self.incoming {
+                _ if self.phase == Phase::Closing => {
+                    (self.start, self.end) = (0, 0);
+                    return true;
+                }
+                Incoming::Skip { left } => {
+                    let n = (*left).min(self.end - self.start);
+                    *left -= n;
+                    self.start += n;
+                    if *left > 0 {
+                        return true;
+                    }
+                    self.frame_is_whole();
+                }
+                Incoming::Payload { lease, filled, .. } => {
+                    let to = &mut lease.input_mut()[*filled..];
+                    let n = to.len().min(self.end - self.start);
+                    to[..n].copy_from_slice(&self.buffer[self.start..self.start + n]);
+                    *filled += n;
+                    self.start += n;
+                    if n < to.len() {
+                        return true;
+                    }
+                    if !self.replies.has_room() {
+                        return false;
+                    }
+                    self.submit(core, at);
+                    self.frame_is_whole();
+                }
+                Incoming::Head => {
+                    if self.start == self.end {
+                        return true;
+                    }
+                    if !self.replies.has_room() {
+                        return false;
+                    }
+                    // The header is read where it lies; nothing below touches the buffer.
+                    let buffer = std::mem::take(&mut self.buffer);
+                    let go_on = self.head(core, &buffer[self.start..self.end]);
+                    self.buffer = buffer;
+                    if !go_on {
+                        return true;
+                    }
+                }
+            }
+        }
+    }
+
+    fn frame_is_whole(&mut self) {
+        self.incoming = Incoming::Head;
+        if matches!(self.phase, Phase::Ready | Phase::Leaving) {
+            self.half_until = None;
+        }
+    }
+
+    /// Takes in a head. False: it is not whole yet, or the connection is closing.
+    fn head(&mut self, core: &mut Core, bytes: &[u8]) -> bool {
+        let head = match parse_head(bytes) {
+            Ok(Some(head)) => head,
+            Ok(None) => {
+                if self.half_until.is_none() {
+                    self.half_until = Some(core.now.after(core.half_frame));
+                }
+                return false;
+            }
+            Err(error) => {
+                let (code, ab) = match error {
+                    FrameError::PayloadTooLong { len, max } => {
+                        (ErrorCode::FrameTooLong, (len as u64, max as u64))
+                    }
+                    FrameError::BadMagic { got } => (ErrorCode::Malformed, (got as u64, 0)),
+                    FrameError::BadReserved { got } => (ErrorCode::Malformed, (got as u64, 0)),
+                    _ => (ErrorCode::Malformed, (0, 0)),
+                };
+                self.fatal(core, code, ab, format_args!("{error}"));
+                return false;
+            }
+        };
+        bump(&core.control.counters.frames_total, 1);
+        self.start += head.head_len;
+        let payload_len = head.payload_len as usize;
+        self.incoming = Incoming::Skip { left: payload_len };
+        match Request::decode(head.header) {
+            Ok(Request::Infer { id, model, rows, deadline, priority })
+                if matches!(self.phase, Phase::Ready) =>
+            {
+                self.infer(core, (id, model, rows), deadline, priority, payload_len);
+            }
+            Ok(request)
+                if self.phase == Phase::Hello
+                    && (payload_len > 0 || !matches!(request, Request::Hello { .. })) =>
+            {
+                let text = format_args!("the hello is due");
+                let ab = (request.number() as u64, 0);
+                self.fatal(core, ErrorCode::UnexpectedMessage, ab, text);
+            }
+            Ok(request) if payload_len > 0 && !matches!(request, Request::Infer { .. }) => self
+                .error(
+                    core,
+                    request.id(),
+                    ErrorCode::WrongPayloadLength,
+                    (payload_len as u64, 0),
+                    format_args!("message {} has no payload", request.number()),
+                ),
+            Ok(request) => self.request(core, request),
+            Err(error) => {
+                let number = match error {
+                    MessageError::UnknownNumber { number } => number,
+                    MessageError::BadField { number } => number,
+                    _ => head.header[0],
+                };
+                let (code, ab) = (ErrorCode::Malformed, (number as u64, 0));
+                self.error(core, None, code, ab, format_args!("{error}"));
+                if !matches!(self.phase, Phase::Ready | Phase::Leaving) {
+                    // Nobody is known yet who would be worth the patience.
+                    self.phase = Phase::Closing;
+                }
+            }
+        }
+        // A payload that is not here yet may be late, but not for ever.
+        let patience = payload_len as u64 * 1_000_000 / PAYLOAD_BYTES_PER_MS_MIN;
+        if payload_len > 0 && self.phase != Phase::Closing {
+            self.half_until = Some(core.now.after(core.half_frame).after(Nanos(patience)));
+        }
+        if payload_len == 0 && matches!(self.incoming, Incoming::Skip { .. }) {
+            self.frame_is_whole();
+        }
+        self.phase != Phase::Closing
+    }
+
+    /// Everything but an inference.
+    fn request(&mut self, core: &mut Core, request: Request<'_>) {
+        match (request, self.phase) {
+            (Request::Hello { version_min, version_max, .. }, Phase::Hello) => {
+                let ours = (wire::VERSION_MIN, wire::VERSION_MAX);
+                let Some(version) = wire::negotiate(ours, (version_min, version_max)) else {
+                    self.fatal(
+                        core,
+                        ErrorCode::UnsupportedVersion,
+                        (ours.0 as u64, ours.1 as u64),
+                        format_args!(
+                            "versions {version_min} to {version_max} are asked for; this server speaks {} to {}",
+                            ours.0, ours.1
+                        ),
+                    );
+                    return;
+                };
+                if self.wants_key {
+                    self.challenge(core);
+                } else {
+                    self.welcome(core, version);
+                }
+            }
+            (Request::Auth { proof }, Phase::Challenged { nonce }) => {
+                if core.key.as_ref().is_some_and(|key| key.verify(&nonce, &proof)) {
+                    self.welcome(core, wire::VERSION_MAX);
+                } else {
+                    self.fatal(
+                        core,
+                        ErrorCode::AuthFailed,
+                        (0, 0),
+                        format_args!("the proof is wrong"),
+                    );
+                }
+            }
+            (_, Phase::Challenged { .. }) => self.fatal(
+                core,
+                ErrorCode::AuthRequired,
+                (0, 0),
+                format_args!("the proof of the pre-shared key is due"),
+            ),
+            (Request::Open { id, name }, Phase::Ready) => {
+                let found = core.models.iter().position(|model| model.served.name == name);
+                let Some(at) = found else {
+                    self.error(
+                        core,
+                        Some(id),
+                        ErrorCode::UnknownModel,
+                        (0, core.models.len() as u64),
+                        format_args!("no model is named {name:?}"),
+                    );
+                    return;
+                };
+                let model = &core.models[at];
+                let spec = model.served.queue.spec();
+                let reply = Reply::Opened {
+                    id,
+                    model: ModelId(at as u16),
+                    rows_max: spec.max_request_rows,
+                    priority_levels: spec.priority_levels,
+                    timeout: spec.default_timeout,
+                };
+                self.replies.push(&reply, &model.signature);
+            }
+            (Request::Cancel { id }, Phase::Ready | Phase::Leaving) => self.cancel(core, id),
+            (Request::Stats { id }, Phase::Ready) => {
+                if self.stats_for.is_some() {
+                    let text = format_args!("statistics are asked for already");
+                    self.error(core, Some(id), ErrorCode::TooManyInFlight, (1, 1), text);
+                } else {
+                    self.stats_for = Some(id);
+                    core.stats_wanted = true;
+                }
+            }
+            (Request::Ping { id }, Phase::Ready) => {
+                self.replies.push(&Reply::Pong { id }, &[]);
+            }
+            (Request::Health { id, kind }, Phase::Ready) => {
+                let ok = kind == HealthKind::Live || is_ready(core);
+                self.replies.push(&Reply::Health { id, kind, ok }, &[]);
+            }
+            (Request::Models { id }, Phase::Ready) => self.list(core, id),
+            (Request::Goodbye, Phase::Ready) => self.phase = Phase::Leaving,
+            (request, _) => self.error(
+                core,
+                request.id(),
+                ErrorCode::UnexpectedMessage,
+                (request.number() as u64, 0),
+                format_args!("message {} is not allowed now", request.number()),
+            ),
+        }
+    }
+
+    fn challenge(&mut self, core: &mut Core) {
+        let mut nonce = [0; AUTH_NONCE_BYTES];
+        if io::Read::read_exact(&mut core.random, &mut nonce).is_err() {
+            let text = format_args!("no random bytes");
+            self.fatal(core, ErrorCode::Internal, (0, 0), text);
+            return;
+        }
+        self.phase = Phase::Challenged { nonce };
+        self.replies.push(&Reply::Challenge { nonce }, &[]);
+    }
+
+    fn welcome(&mut self, core: &Core, version: u8) {
+        self.phase = Phase::Ready;
+        let limits = ServerLimits {
+            payload_bytes_max: crate::limits::FRAME_PAYLOAD_BYTES_MAX as u32,
+            in_flight_max: core.in_flight_max as u16,
+            models: core.models.len() as u16,
+        };
+        self.replies.push(&Reply::HelloOk { version, limits }, &[]);
+    }
+
+    fn list(&mut self, core: &Core, id: RequestId) {
+        let mut body = [0; crate::limits::MODELS_MAX * (crate::limits::MODEL_NAME_LEN_MAX + 8)];
+        let mut end = 0;
+        for (at, model) in core.models.iter().enumerate() {
+            let entry = wire::ModelEntry {
+                model: ModelId(at as u16),
+                rows_max: model.served.queue.spec().max_request_rows,
+                name: &model.served.name,
+            };
+            end += entry.encode(&mut body[end..]).unwrap_or(0);
+        }
+        let count = core.models.len() as u16;
+        self.replies.push(&Reply::Models { id, count }, &body[..end]);
+    }
+
+    fn cancel(&mut self, core: &mut Core, id: RequestId) {
+        let Some(at) = self.ids.iter().position(|&other| other == id) else { return };
+        let entry = self.entries[at];
+        let Some((ticket, held)) = core.table.remove(entry) else { return };
+        match ticket.cancel_queued(Failure::Cancelled) {
+            Ok(()) => self.ended(core, held, Err(Failure::Cancelled)),
+            // It runs, or is done: the answer comes.
+            Err(ticket) => core.table.restore(entry, ticket),
+        }
+    }
+
+    /// Checks an inference's head, and takes a slot for its payload.
+    fn infer(
+        &mut self,
+        core: &mut Core,
+        (id, model, rows): (RequestId, ModelId, Rows),
+        timeout: Micros,
+        priority: Priority,
+        payload_len: usize,
+    ) {
+        let who = Some(id);
+        if core.draining {
+            let text = format_args!("the server drains");
+            return self.error(core, who, ErrorCode::ShuttingDown, (0, 0), text);
+        }
+        if !is_ready(core) {
+            let text = format_args!("the server is not ready yet");
+            return self.error(core, who, ErrorCode::NotReady, (0, 0), text);
+        }
+        if self.ids.contains(&id) {
+            let text = format_args!("request {id} is in flight already");
+            return self.error(core, who, ErrorCode::DuplicateRequestId, (id.0 as u64, 0), text);
+        }
+        let (len, max) = (self.in_flight(), core.in_flight_max);
+        if len >= max {
+            let text = format_args!("{len} requests are in flight on this connection");
+            let ab = (len as u64, max as u64);
+            return self.error(core, who, ErrorCode::TooManyInFlight, ab, text);
+        }
+        let Some(found) = core.models.get(model.0 as usize) else {
+            let models = core.models.len();
+            let text = format_args!("no model has number {model}; there are {models}");
+            let ab = (model.0 as u64, models as u64);
+            return self.error(core, who, ErrorCode::UnknownModel, ab, text);
+        };
+        if timeout.0 > TIMEOUT_US_MAX {
+            let refusal = Refusal::TimeoutTooLong { given_us: timeout.0, max_us: TIMEOUT_US_MAX };
+            return self.refusal(core, id, refusal);
+        }
+        let queue = &found.served.queue;
+        let levels = queue.spec().priority_levels;
+        if priority.0 > levels {
+            return self.refusal(core, id, Refusal::BadPriority { priority: priority.0, levels });
+        }
+        let lease = match queue.lease(rows) {
+            Ok(lease) => lease,
+            Err(refusal) => return self.refusal(core, id, refusal),
+        };
+        self.fill(core, lease, (id, model, rows), timeout, priority, payload_len);
+    }
+
+    fn fill(
+        &mut self,
+        core: &mut Core,
+        mut lease: Lease,
+        (id, model, rows): (RequestId, ModelId, Rows),
+        timeout: Micros,
+        priority: Priority,
+        payload_len: usize,
+    ) {
+        let expected = lease.input_mut().len();
+        if payload_len != expected {
+            let text = format_args!(
+                "{payload_len} bytes of payload; {rows} rows of this model are {expected}"
+            );
+            let ab = (payload_len as u64, expected as u64);
+            return self.error(core, Some(id), ErrorCode::WrongPayloadLength, ab, text);
+        }
+        let submit = Submit { timeout, priority, notify: Notify::Io, tag: 0 };
+        let model = model.0 as usize;
+        self.incoming = Incoming::Payload { lease, filled: 0, id, model, submit };
+    }
+
+    /// Hands the request over whose payload is whole.
+    fn submit(&mut self, core: &mut Core, at: u16) {
+        let incoming = std::mem::replace(&mut self.incoming, Incoming::Head);
+        let Incoming::Payload { lease, id, model, submit, .. } = incoming else { return };
+        match lease.submit(submit) {
+            Ok(ticket) => {
+                let allowed = match submit.timeout {
+                    Micros(0) => core.models[model].served.queue.spec().default_timeout,
+                    given => given,
+                };
+                let held = Held { conn: at, request: id, submitted_at: core.now, allowed };
+                self.entries.push(core.table.insert(model, ticket, held));
+                self.ids.push(id);
+            }
+            Err(refusal) => self.refusal(core, id, refusal),
+        }
+    }
+
+    fn refusal(&mut self, core: &Core, id: RequestId, refusal: Refusal) {
+        let (code, a, b) = refusal_code(refusal);
+        self.error(core, Some(id), code, (a as u64, b as u64), format_args!("{refusal}"));
+    }
+}
+
+fn is_ready(core: &Core) -> bool {
+    !core.draining && core.control.ready.load(Ordering::Acquire)
+}
+
+pub(super) fn count_error(core: &Core, code: ErrorCode) {
+    if let Some(at) = ErrorCode::ALL.iter().position(|&other| other == code) {
+        bump(&core.control.counters.errors[at], 1);
+    }
+}
+
+fn count_error_if(core: &Core, condition: bool, code: ErrorCode) {
+    if condition {
+        count_error(core, code);
+    }
+}
+
+/// The code of an accepted request's failure.
+pub(super) fn failure_code(failure: Failure) -> ErrorCode {
+    match failure {
+        Failure::DeadlineExpired => ErrorCode::DeadlineExpired,
+        Failure::Cancelled => ErrorCode::Cancelled,
+        Failure::ModelFailed => ErrorCode::ModelFailed,
+        Failure::ModelPanicked => ErrorCode::ModelPanicked,
+        Failure::ShuttingDown => ErrorCode::ShuttingDown,
+    }
+}
+
+/// The code of a refusal, and its numbers.
+pub(super) fn refusal_code(refusal: Refusal) -> (ErrorCode, u32, u32) {
+    match refusal {
+        Refusal::QueueFull { queued, max } => (ErrorCode::QueueFull, queued, max),
+        Refusal::DeadlineUnmeetable { needed_us, given_us } => {
+            (ErrorCode::DeadlineUnmeetable, needed_us, given_us)
+        }
+        Refusal::WrongRows { rows, max } => (ErrorCode::WrongRows, rows, max),
+        Refusal::BadPriority { priority, levels } => {
+            (ErrorCode::BadPriority, priority as u32, levels as u32)
+        }
+        Refusal::TimeoutTooLong { given_us, max_us } => (ErrorCode::BadDeadline, given_us, max_us),
+        Refusal::ShuttingDown => (ErrorCode::ShuttingDown, 0, 0),
+    }
+}

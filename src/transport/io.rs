@@ -1,0 +1,635 @@
+//! The I/O thread's loop.
+
+use super::conn::{Closed, Conn, Core, Model, Turn};
+use super::desk::StatsDesk;
+use super::link::Link;
+use super::listen::{self, SocketFile};
+use super::loopback::Hub;
+use super::replies::Flushed;
+use super::table::Table;
+use super::{BindError, Control, DRAIN, STOP, Served, ServerOptions, bump};
+use crate::limits::{FRAME_BODY_BYTES_MAX, ROW_AXES_MAX, TENSORS_MAX};
+use crate::model::signature::TensorSpec;
+use crate::queue::Failure;
+use crate::queue::completion::{CompletionReceiver, IoWaker};
+use crate::sys::clock;
+use crate::sys::sync::{Arc, Ordering, spin_turn};
+use crate::units::Nanos;
+use crate::wire::{self, ErrorCode, HEAD_BYTES_MAX, Reply};
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token};
+use rustix::net::{SocketFlags, accept_with, sockopt};
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::Duration;
+
+const WAKER: Token = Token(0);
+const UNIX: Token = Token(1);
+const TCP: Token = Token(2);
+const CONNS: usize = 3;
+
+/// Connections accepted in one turn of the loop.
+const ACCEPTS_PER_TURN: usize = 32;
+/// How long to wait after the system refused to accept.
+const ACCEPT_PAUSE: Nanos = Nanos(100_000_000);
+/// How often answers are looked for that nobody announced, while any request is held.
+const SWEEP: Nanos = Nanos(1_000_000_000);
+/// Turns of the loop that may pass without asking the kernel for events.
+const UNASKED_MAX: u32 = 8;
+/// Send buffer asked of the kernel, so that a large answer takes few turns.
+const SEND_BUFFER_BYTES: usize = 1 << 20;
+
+/// What a loop is made from.
+pub(super) struct Parts {
+    pub options: ServerOptions,
+    pub models: Vec<Served>,
+    pub completions: Vec<CompletionReceiver>,
+    pub waker: Arc<IoWaker>,
+    pub desk: StatsDesk,
+    pub control: Arc<Control>,
+    pub hub: Arc<Hub>,
+}
+
+/// A listening socket.
+struct Door {
+    fd: OwnedFd,
+    /// There may be someone to accept.
+    open: bool,
+}
+
+pub(super) struct Io {
+    poll: Poll,
+    events: Events,
+    core: Core,
+    conns: Box<[Conn]>,
+    free: Vec<u16>,
+    /// No connection at or above this position is open.
+    high: u16,
+    /// Consecutive times that the loop found work without asking the kernel.
+    unasked: u32,
+    /// Connections with something to send.
+    dirty: Vec<u16>,
+    /// Connections with something to read.
+    queued: VecDeque<u16>,
+    /// Connections in memory.
+    memory: Vec<u16>,
+    completions: Vec<CompletionReceiver>,
+    waker: Arc<IoWaker>,
+    desk: StatsDesk,
+    hub: Arc<Hub>,
+    unix: Option<Door>,
+    /// Removes the file when dropped.
+    socket_file: Option<SocketFile>,
+    tcp: Option<Door>,
+    tcp_address: Option<SocketAddr>,
+    allowed_uids: Option<Vec<u32>>,
+    accept_again: Option<Nanos>,
+    next_sweep: Nanos,
+    spin: Nanos,
+}
+
+impl Io {
+    pub fn new(parts: Parts) -> Result<Io, BindError> {
+        let Parts { options, models, completions, waker, desk, control, hub } = parts;
+        let system = |what: &str| {
+            let what = what.to_string();
+            move |source| BindError::Io { what, source }
+        };
+        let unix = options.unix.as_ref().map(listen::unix).transpose()?;
+        let tcp = options.tcp.as_ref().map(listen::tcp).transpose()?;
+        let table = Table::new(&models);
+        let models = models.into_iter().map(with_signature).collect::<Result<_, _>>()?;
+        let random = std::fs::File::open("/dev/urandom").map_err(system("/dev/urandom"))?;
+        let nanos = |time: Duration| Nanos(time.as_nanos().min(u64::MAX as u128 / 4) as u64);
+        let max = options.connections_max;
+        let poll = Poll::new().map_err(system("the poller"))?;
+        let register = |fd: &dyn AsFd, token| {
+            let raw = fd.as_fd().as_raw_fd();
+            poll.registry()
+                .register(&mut SourceFd(&raw), token, Interest::READABLE)
+                .map_err(system("the poller"))
+        };
+        register(&waker.fd(), WAKER)?;
+        if let Some((fd, _)) = &unix {
+            register(fd, UNIX)?;
+        }
+        if let Some((fd, _)) = &tcp {
+            register(fd, TCP)?;
+        }
+        let tcp_address = tcp.as_ref().map(|(_, address)| *address);
+        let (unix, socket_file) = match unix {
+            Some((fd, file)) => (Some(Door { fd, open: true }), Some(file)),
+            None => (None, None),
+        };
+        Ok(Io {
+            poll,
+            events: Events::with_capacity(max + 8),
+            core: Core {
+                models,
+                table,
+                control,
+                key: options.tcp.as_ref().and_then(|tcp| tcp.key.clone()),
+                in_flight_max: options.in_flight_max,
+                half_frame: nanos(options.half_frame),
+                write_stall: nanos(options.write_stall),
+                draining: false,
+                now: clock::now(),
+                stats_wanted: false,
+                random,
+            },
+            conns: (0..max).map(|_| Conn::new(options.in_flight_max)).collect(),
+            free: (0..max as u16).rev().collect(),
+            high: 0,
+            unasked: 0,
+            dirty: Vec::with_capacity(max),
+            queued: VecDeque::with_capacity(max),
+            memory: Vec::with_capacity(max),
+            completions,
+            waker,
+            desk,
+            hub,
+            unix,
+            socket_file,
+            tcp: tcp.map(|(fd, _)| Door { fd, open: true }),
+            tcp_address,
+            allowed_uids: options.unix.and_then(|unix| unix.allowed_uids),
+            accept_again: None,
+            next_sweep: Nanos(0),
+            spin: nanos(options.spin),
+        })
+    }
+    pub fn tcp_address(&self) -> Option<SocketAddr> {
+        self.tcp_address
+    }
+
+    /// Turns until it is stopped, or has drained.
+    pub fn run(&mut self) {
+        loop {
+            self.core.now = clock::now();
+            self.take_completions();
+            self.take_deadlines();
+            self.take_memory();
+            self.take_stats();
+            self.take_doors();
+            self.take_reads();
+            self.take_timeouts();
+            self.flush();
+            match self.core.control.phase.load(Ordering::Acquire) {
+                STOP => break,
+                DRAIN if !self.core.draining => {
+                    self.begin_drain();
+                    continue;
+                }
+                DRAIN if self.free.len() == self.conns.len() => break,
+                _ => {}
+            }
+            self.sleep();
+        }
+        for at in 0..self.conns.len() as u16 {
+            self.close(at);
+        }
+        self.unix = None;
+        self.tcp = None;
+        // The rest of the shutdown may allocate and free.
+        crate::sys::alloc::set_hot(false);
+        self.socket_file = None;
+        self.hub.close();
+    }
+
+    fn begin_drain(&mut self) {
+        self.core.draining = true;
+        // Whoever connects now is refused by the kernel, or was never accepted.
+        self.unix = None;
+        self.tcp = None;
+        for at in 0..self.conns.len() as u16 {
+            self.mark(at);
+        }
+    }
+
+    /// Puts a connection on the list to flush.
+    fn mark(&mut self, at: u16) {
+        let conn = &mut self.conns[at as usize];
+        if conn.link.is_some() && !conn.dirty {
+            conn.dirty = true;
+            self.dirty.push(at);
+        }
+    }
+    /// Puts a connection on the list to read.
+    fn enqueue(&mut self, at: u16) {
+        let conn = &mut self.conns[at as usize];
+        if conn.link.is_some() && !conn.queued {
+            conn.queued = true;
+            self.queued.push_back(at);
+        }
+    }
+
+    fn take_completions(&mut self) {
+        for i in 0..self.completions.len() {
+            while let Some(completion) = self.completions[i].receive() {
+                if let Some((done, held)) = self.core.table.done(completion) {
+                    self.conns[held.conn as usize].ended(&self.core, held, Ok(done));
+                    self.mark(held.conn);
+                }
+            }
+        }
+        if self.core.table.held() > 0 && self.core.now >= self.next_sweep {
+            if self.next_sweep != Nanos(0) {
+                while let Some((done, held)) = self.core.table.find_done() {
+                    self.conns[held.conn as usize].ended(&self.core, held, Ok(done));
+                    self.mark(held.conn);
+                }
+            }
+            self.next_sweep = self.core.now.after(SWEEP);
+        }
+    }
+
+    /// Ends requests whose deadline passed while they waited.
+    fn take_deadlines(&mut self) {
+        while let Some(at) = self.core.table.expired(self.core.now) {
+            let Some((ticket, held)) = self.core.table.remove(at) else { return };
+            match ticket.cancel_queued(Failure::DeadlineExpired) {
+                Ok(()) => {
+                    let end = Err(Failure::DeadlineExpired);
+                    self.conns[held.conn as usize].ended(&self.core, held, end);
+                    self.mark(held.conn);
+                }
+                // It runs already: its answer comes.
+                Err(ticket) => self.core.table.restore(at, ticket),
+            }
+        }
+    }
+
+    fn take_memory(&mut self) {
+        if !self.hub.take_dirty() {
+            return;
+        }
+        for i in 0..self.memory.len() {
+            let at = self.memory[i];
+            let touched = match &self.conns[at as usize].link {
+                Some(Link::Memory(end)) => end.take_touched(),
+                _ => false,
+            };
+            if touched {
+                self.enqueue(at);
+                self.mark(at);
+            }
+        }
+        while let Some(end) = self.hub.accept() {
+            let taken = if self.core.draining { None } else { self.free.pop() };
+            let Some(at) = taken else {
+                let (open, max) = (self.conns.len() as u64, self.conns.len() as u64);
+                let text = "the server holds as many connections as it may";
+                self.turn_away(
+                    &Link::Memory(end),
+                    ErrorCode::TooManyConnections,
+                    (open, max),
+                    text,
+                );
+                continue;
+            };
+            self.memory.push(at);
+            self.admit(at, Link::Memory(end), false);
+        }
+    }
+
+    fn take_stats(&mut self) {
+        if std::mem::take(&mut self.core.stats_wanted) {
+            self.desk.want();
+        }
+        if !self.desk.is_new() {
+            return;
+        }
+        let mut page = [0; FRAME_BODY_BYTES_MAX];
+        let mut len = 0;
+        self.desk.read(|text| {
+            len = text.len();
+            page[..len].copy_from_slice(text);
+        });
+        for at in 0..self.high {
+            let conn = &mut self.conns[at as usize];
+            if conn.waits_for_stats() {
+                conn.stats(&page[..len]);
+                self.mark(at);
+            }
+        }
+    }
+
+    // --- doors ---
+
+    fn take_doors(&mut self) {
+        if self.accept_again.is_some_and(|at| at <= self.core.now) {
+            self.accept_again = None;
+            for door in [&mut self.unix, &mut self.tcp].into_iter().flatten() {
+                door.open = true;
+            }
+        }
+        self.accept(true);
+        self.accept(false);
+    }
+
+    fn accept(&mut self, unix: bool) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let door = if unix { &mut self.unix } else { &mut self.tcp };
+            let Some(door) = door.as_mut().filter(|door| door.open) else { return };
+            let fd = match accept_with(&door.fd, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+                Ok(fd) => fd,
+                Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => continue,
+                Err(rustix::io::Errno::AGAIN) => {
+                    door.open = false;
+                    return;
+                }
+                Err(_) => {
+                    // Most likely no descriptor is left; someone may give one back.
+                    door.open = false;
+                    self.accept_again = Some(self.core.now.after(ACCEPT_PAUSE));
+                    return;
+                }
+            };
+            let uid = if unix { listen::peer_uid(&fd) } else { None };
+            if unix
+                && let Some(allowed) = &self.allowed_uids
+                && !uid.is_some_and(|uid| allowed.contains(&uid))
+            {
+                let ab = (uid.unwrap_or(u32::MAX) as u64, 0);
+                let text = "this user may not connect";
+                self.turn_away(&Link::Socket(fd), ErrorCode::PeerNotAllowed, ab, text);
+                continue;
+            }
+            let Some(at) = self.free.pop() else {
+                let ab = (self.conns.len() as u64, self.conns.len() as u64);
+                let text = "the server holds as many connections as it may";
+                self.turn_away(&Link::Socket(fd), ErrorCode::TooManyConnections, ab, text);
+                continue;
+            };
+            if !unix {
+                let _ = sockopt::set_tcp_nodelay(&fd, true);
+            }
+            let _ = sockopt::set_socket_send_buffer_size(&fd, SEND_BUFFER_BYTES);
+            let raw = fd.as_raw_fd();
+            let token = Token(CONNS + at as usize);
+            let registered =
+                self.poll.registry().register(&mut SourceFd(&raw), token, Interest::READABLE);
+            if registered.is_err() {
+                self.free.push(at);
+                continue;
+            }
+            let wants_key = !unix && self.core.key.is_some();
+            self.admit(at, Link::Socket(fd), wants_key);
+        }
+    }
+
+    fn admit(&mut self, at: u16, link: Link, wants_key: bool) {
+        self.conns[at as usize].open(link, wants_key, &self.core);
+        let counters = &self.core.control.counters;
+        bump(&counters.connections_total, 1);
+        bump(&counters.connections_open, 1);
+        self.high = self.high.max(at + 1);
+        self.enqueue(at);
+    }
+
+    /// Says why, and closes.
+    fn turn_away(&self, link: &Link, code: ErrorCode, (a, b): (u64, u64), text: &str) {
+        let mut head = [0; HEAD_BYTES_MAX];
+        let reply = Reply::Error { id: None, code: code.number(), text, a, b };
+        if let Ok(n) = wire::encode_head(&reply, 0, &mut head) {
+            let _ = link.write(&[IoSlice::new(&head[..n])]);
+        }
+        link.finish();
+        // What the peer said already would turn the close into a reset.
+        let mut ignored = [0; 512];
+        let _ = link.read(&mut [std::io::IoSliceMut::new(&mut ignored)]);
+        super::conn::count_error(&self.core, code);
+    }
+
+    fn close(&mut self, at: u16) {
+        let conn = &mut self.conns[at as usize];
+        let Some(link) = &conn.link else { return };
+        match link {
+            Link::Socket(fd) => {
+                let raw = fd.as_raw_fd();
+                let _ = self.poll.registry().deregister(&mut SourceFd(&raw));
+            }
+            Link::Memory(_) => self.memory.retain(|&other| other != at),
+        }
+        conn.close(&mut self.core);
+        let open = &self.core.control.counters.connections_open;
+        open.store(open.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+        self.free.push(at);
+        while self.high > 0 && self.conns[self.high as usize - 1].link.is_none() {
+            self.high -= 1;
+        }
+    }
+
+    // --- connections ---
+
+    fn take_reads(&mut self) {
+        for _ in 0..self.queued.len() {
+            let Some(at) = self.queued.pop_front() else { return };
+            let conn = &mut self.conns[at as usize];
+            conn.queued = false;
+            if conn.link.is_none() {
+                continue;
+            }
+            match conn.read(&mut self.core, at) {
+                Ok(Turn::Drained) => {}
+                Ok(Turn::More) => self.enqueue(at),
+                Ok(Turn::Full) => conn.paused = true,
+                Err(Closed) => {
+                    self.close(at);
+                    continue;
+                }
+            }
+            self.mark(at);
+        }
+    }
+
+    fn flush(&mut self) {
+        while let Some(at) = self.dirty.pop() {
+            let conn = &mut self.conns[at as usize];
+            conn.dirty = false;
+            if conn.link.is_none() {
+                continue;
+            }
+            match conn.flush(&self.core) {
+                Err(Closed) => {
+                    self.close(at);
+                    continue;
+                }
+                Ok(flushed) => {
+                    let blocked = flushed != Flushed::All;
+                    if blocked != conn.wants_write
+                        && let Some(Link::Socket(fd)) = &conn.link
+                    {
+                        conn.wants_write = blocked;
+                        let interest = if blocked {
+                            Interest::READABLE | Interest::WRITABLE
+                        } else {
+                            Interest::READABLE
+                        };
+                        let raw = fd.as_raw_fd();
+                        let token = Token(CONNS + at as usize);
+                        let _ =
+                            self.poll.registry().reregister(&mut SourceFd(&raw), token, interest);
+                    }
+                    if conn.replies.has_room() {
+                        self.core.stats_wanted |= std::mem::take(&mut conn.stats_missed);
+                        if conn.paused {
+                            conn.paused = false;
+                            self.enqueue(at);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn take_timeouts(&mut self) {
+        for at in 0..self.high {
+            let conn = &mut self.conns[at as usize];
+            if conn.link.is_some()
+                && conn.next_timeout().is_some_and(|until| until <= self.core.now)
+            {
+                match conn.check_timeouts(&self.core) {
+                    Ok(()) => self.mark(at),
+                    Err(Closed) => self.close(at),
+                }
+            }
+        }
+    }
+
+    // --- sleeping ---
+
+    /// Whether something is there that needs no event.
+    fn has_work(&self) -> bool {
+        !self.queued.is_empty()
+            || !self.dirty.is_empty()
+            || self.completions.iter().any(|ring| !ring.is_empty())
+            || self.hub.is_dirty()
+            || self.desk.is_new()
+            || self.core.stats_wanted
+            || [&self.unix, &self.tcp].into_iter().flatten().any(|door| door.open)
+    }
+
+    /// The next instant at which something must be done without an event.
+    fn next_instant(&self) -> Option<Nanos> {
+        let sweep = (self.core.table.held() > 0).then_some(self.next_sweep);
+        let conns = self.conns[..self.high as usize].iter().filter(|conn| conn.link.is_some());
+        [self.core.table.next_deadline(), self.accept_again, sweep]
+            .into_iter()
+            .flatten()
+            .chain(conns.filter_map(Conn::next_timeout))
+            .min()
+    }
+
+    fn sleep(&mut self) {
+        let mut timeout = Some(Duration::ZERO);
+        if !self.has_work() {
+            if self.spin != Nanos(0) && self.core.table.held() > 0 {
+                let until = clock::now().after(self.spin);
+                while clock::now() < until {
+                    if self.has_work() {
+                        // Others' requests wait in the kernel, but not for long.
+                        self.unasked += 1;
+                        if self.unasked < UNASKED_MAX {
+                            return;
+                        }
+                        return self.wait(Some(Duration::ZERO));
+                    }
+                    spin_turn();
+                }
+            }
+            timeout = self.next_instant().map(|at| Duration::from_nanos(at.since(clock::now()).0));
+            self.waker.flag().announce();
+            if self.has_work() {
+                timeout = Some(Duration::ZERO);
+            }
+        }
+        self.wait(timeout);
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) {
+        self.unasked = 0;
+        bump(&self.core.control.counters.sleeps_total, 1);
+        let polled = self.poll.poll(&mut self.events, timeout);
+        self.waker.flag().cancel();
+        if polled.is_err() {
+            // A signal; nothing was reported.
+            return;
+        }
+        for event in self.events.iter() {
+            match event.token() {
+                WAKER => {}
+                UNIX => {
+                    if let Some(door) = &mut self.unix {
+                        door.open = true;
+                    }
+                }
+                TCP => {
+                    if let Some(door) = &mut self.tcp {
+                        door.open = true;
+                    }
+                }
+                Token(token) => {
+                    let at = (token - CONNS) as u16;
+                    let conn = &mut self.conns[at as usize];
+                    if conn.link.is_none() {
+                        continue;
+                    }
+                    if event.is_error() || event.is_write_closed() {
+                        conn.hung_up = true;
+                    }
+                    if (event.is_readable() || event.is_read_closed()) && !conn.queued {
+                        conn.queued = true;
+                        self.queued.push_back(at);
+                    }
+                    if (event.is_writable() || conn.hung_up) && !conn.dirty {
+                        conn.dirty = true;
+                        self.dirty.push(at);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Computes what `Opened` says of a model.
+fn with_signature(served: Served) -> Result<Model, BindError> {
+    let queue = served.queue.clone();
+    let signature = queue.signature();
+    let wire = wire::Signature {
+        batched: signature.batched,
+        inputs: tensors(&signature.inputs)?,
+        outputs: tensors(&signature.outputs)?,
+    };
+    let mut body = vec![0; FRAME_BODY_BYTES_MAX];
+    let max = body.len();
+    let len = wire.encode(&mut body).map_err(|_| BindError::Limit {
+        what: "the length of a model's signature",
+        value: max + 1,
+        max,
+    })?;
+    body.truncate(len);
+    Ok(Model { served, signature: body.into() })
+}
+
+fn tensors(
+    specs: &[TensorSpec],
+) -> Result<heapless::Vec<wire::Tensor<'_>, TENSORS_MAX>, BindError> {
+    let mut tensors = heapless::Vec::new();
+    for spec in specs {
+        let (value, max) = (spec.row_shape.len(), ROW_AXES_MAX);
+        let what = "the number of a tensor's axes";
+        let axes = spec.row_shape.iter().map(|&axis| axis as u32);
+        let mut row_shape = heapless::Vec::new();
+        for axis in axes {
+            row_shape.push(axis).map_err(|_| BindError::Limit { what, value, max })?;
+        }
+        let tensor = wire::Tensor { name: &spec.name, dtype: spec.dtype, row_shape };
+        let (value, max) = (specs.len(), TENSORS_MAX);
+        let what = "the number of a model's tensors";
+        tensors.push(tensor).map_err(|_| BindError::Limit { what, value, max })?;
+    }
+    Ok(tensors)
+}

@@ -1,0 +1,226 @@
+//! What waits to be sent on one connection.
+
+use super::link::Link;
+use super::{TransportCounters, bump};
+use crate::limits::{CONNECTION_REPLY_BYTES_MAX, FRAME_BODY_BYTES_MAX};
+use crate::queue::Done;
+use crate::wire::{HEAD_BYTES_MAX, Reply, encode_head};
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+
+/// Room for the head of an answer, or of the failure of an accepted request.
+const ANSWER_HEAD_BYTES: usize = 128;
+/// The most that a frame may be answered with at once.
+const REPLY_BYTES_MAX: usize = HEAD_BYTES_MAX + FRAME_BODY_BYTES_MAX;
+/// Parts of one gathering write.
+const PARTS_MAX: usize = 64;
+
+/// The end of an accepted request: its head, and its output where it still lies in the slot.
+#[derive(Debug)]
+struct Ending {
+    head: [u8; ANSWER_HEAD_BYTES],
+    head_len: u8,
+    done: Option<Done>,
+}
+
+impl Ending {
+    fn len(&self) -> usize {
+        self.head_len as usize + self.output().len()
+    }
+    fn output(&self) -> &[u8] {
+        self.done.as_ref().map_or(&[], Done::output)
+    }
+}
+
+/// Frames to send: small replies by value, and endings of accepted requests. Their order is free,
+/// since ids tell them apart; what must not happen is that a frame begins within another. So: the
+/// ending that is half sent goes first, then all replies, then the other endings.
+#[derive(Debug)]
+pub(super) struct Replies {
+    bytes: Box<[u8]>,
+    start: usize,
+    end: usize,
+    endings: VecDeque<Ending>,
+    /// Bytes of the first ending that are sent already.
+    sent: usize,
+}
+
+/// How a flush ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Flushed {
+    /// Nothing waits.
+    All,
+    /// The peer takes no more for now.
+    Blocked {
+        /// Whether something was taken.
+        progress: bool,
+    },
+}
+
+impl Replies {
+    pub fn new(in_flight_max: usize) -> Self {
+        Replies {
+            bytes: vec![0; CONNECTION_REPLY_BYTES_MAX].into_boxed_slice(),
+            start: 0,
+            end: 0,
+            endings: VecDeque::with_capacity(in_flight_max + 1),
+            sent: 0,
+        }
+    }
+    /// Forgets everything; slots go back.
+    pub fn clear(&mut self) {
+        (self.start, self.end, self.sent) = (0, 0, 0);
+        self.endings.clear();
+    }
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end && self.endings.is_empty()
+    }
+    /// Requests that ended and are not wholly sent.
+    pub fn endings(&self) -> usize {
+        self.endings.len()
+    }
+    /// Whether any one frame can be answered.
+    pub fn has_room(&self) -> bool {
+        self.bytes.len() - (self.end - self.start) >= REPLY_BYTES_MAX
+    }
+    /// Space for `n` bytes at the end of the replies.
+    fn space(&mut self, n: usize) -> Option<&mut [u8]> {
+        if self.bytes.len() - (self.end - self.start) < n {
+            return None;
+        }
+        if self.bytes.len() - self.end < n {
+            self.bytes.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        Some(&mut self.bytes[self.end..self.end + n])
+    }
+    /// Adds a reply. Returns false if there is no room, which [`has_room`](Self::has_room) tells
+    /// before.
+    pub fn push(&mut self, reply: &Reply<'_>, payload: &[u8]) -> bool {
+        let Some(space) = self.space(HEAD_BYTES_MAX + payload.len()) else { return false };
+        let Ok(n) = encode_head(reply, payload.len(), space) else { return false };
+        space[n..n + payload.len()].copy_from_slice(payload);
+        self.end += n + payload.len();
+        true
+    }
+    /// Adds the end of an accepted request: an answer with its slot, or a failure. Always fits,
+    /// since requests in flight are bounded.
+    pub fn push_ending(&mut self, reply: &Reply<'_>, done: Option<Done>) {
+        let mut ending = Ending { head: [0; ANSWER_HEAD_BYTES], head_len: 0, done };
+        let payload_len = ending.output().len();
+        let mut written = encode_head(reply, payload_len, &mut ending.head);
+        if let (Err(_), Reply::Error { id, code, a, b, .. }) = (written, *reply) {
+            let short = Reply::Error { id, code, text: "", a, b };
+            written = encode_head(&short, 0, &mut ending.head);
+        }
+        debug_assert!(written.is_ok(), "heads of endings are short");
+        ending.head_len = written.unwrap_or(0) as u8;
+        debug_assert!(self.endings.len() < self.endings.capacity());
+        self.endings.push_back(ending);
+    }
+
+    /// Sends as much as is taken.
+    pub fn flush(&mut self, link: &Link, counters: &TransportCounters) -> io::Result<Flushed> {
+        let mut progress = false;
+        while !self.is_empty() {
+            let mut total = 0;
+            let written = {
+                let mut parts: heapless::Vec<IoSlice<'_>, PARTS_MAX> = heapless::Vec::new();
+                let mut endings = self.endings.iter();
+                if self.sent > 0
+                    && let Some(first) = endings.next()
+                {
+                    let head = &first.head[..first.head_len as usize];
+                    let _ = parts.push(IoSlice::new(&head[self.sent.min(head.len())..]));
+                    let after = self.sent.saturating_sub(head.len());
+                    let _ = parts.push(IoSlice::new(&first.output()[after..]));
+                }
+                let _ = parts.push(IoSlice::new(&self.bytes[self.start..self.end]));
+                for ending in endings {
+                    if parts.len() + 2 > PARTS_MAX {
+                        break;
+                    }
+                    let _ = parts.push(IoSlice::new(&ending.head[..ending.head_len as usize]));
+                    if !ending.output().is_empty() {
+                        let _ = parts.push(IoSlice::new(ending.output()));
+                    }
+                }
+                for part in &parts {
+                    total += part.len();
+                }
+                bump(&counters.writes_total, 1);
+                link.write(&parts)
+            };
+            match written {
+                Ok(0) if total > 0 => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => {
+                    progress = true;
+                    bump(&counters.sent_bytes_total, n as u64);
+                    self.advance(n);
+                    if n < total {
+                        // The rest would only be refused: a stream takes what it has room for.
+                        self.spill();
+                        return Ok(Flushed::Blocked { progress });
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.spill();
+                    return Ok(Flushed::Blocked { progress });
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Flushed::All)
+    }
+
+    /// Counts `n` bytes as sent, in the order in which [`flush`](Self::flush) gathers.
+    fn advance(&mut self, mut n: usize) {
+        if self.sent > 0
+            && let Some(first) = self.endings.front()
+        {
+            let rest = first.len() - self.sent;
+            if n < rest {
+                self.sent += n;
+                return;
+            }
+            n -= rest;
+            self.sent = 0;
+            self.endings.pop_front();
+        }
+        let replies = n.min(self.end - self.start);
+        self.start += replies;
+        n -= replies;
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+        while n > 0
+            && let Some(first) = self.endings.front()
+        {
+            if n < first.len() {
+                self.sent = n;
+                return;
+            }
+            n -= first.len();
+            self.endings.pop_front();
+        }
+    }
+
+    /// Copies endings that wait for a slow reader out of their slots, while the replies have room,
+    /// so that the slots serve others.
+    fn spill(&mut self) {
+        let keep = (self.sent > 0) as usize;
+        while self.endings.len() > keep {
+            let len = self.endings[keep].len();
+            if self.bytes.len() - (self.end - self.start) < len {
+                return;
+            }
+            let Some(ending) = self.endings.remove(keep) else { return };
+            let Some(space) = self.space(len) else { return };
+            let head_len = ending.head_len as usize;
+            space[..head_len].copy_from_slice(&ending.head[..head_len]);
+            space[head_len..].copy_from_slice(ending.output());
+            self.end += len;
+        }
+    }
+}

@@ -1,0 +1,84 @@
+"""Drives examples/python/corelane.py against a server; run by the test `socket`."""
+
+import sys
+
+import corelane
+
+unix, tcp = sys.argv[1:]
+
+
+def fails(name, call):
+    try:
+        call()
+    except corelane.ServerError as error:
+        assert error.name == name, error
+        return error
+    raise AssertionError("no error %s" % name)
+
+
+with corelane.connect(unix) as client:
+    assert client.version == 1
+    assert [name for _, _, name in client.models()] == ["m", "big", "slow"]
+    model = client.open("m")
+    assert (model.rows_max, model.batched, model.priority_levels) == (4, True, 2)
+    tensor = model.inputs[0]
+    assert (tensor.name, tensor.dtype, tensor.row_shape, tensor.row_bytes) == ("x", "uint8", [16], 16)
+
+    answer = client.infer(model, [bytes(range(16))])
+    assert answer.outputs == [bytes(range(16))], answer.outputs
+    assert answer.values() == [tuple(range(16))]
+    assert answer.receipt["batch_size"] == 1 and answer.receipt["close_reason"] == "idle"
+    assert client.infer(model, [bytes(48)], rows=3).rows == 3
+
+    tickets = [client.submit(model, [bytes([n] * 16)]) for n in range(30)]
+    for n, ticket in reversed(list(enumerate(tickets))):
+        assert client.wait(ticket).outputs == [bytes([n] * 16)]
+
+    # Far more than the sockets hold, all sent before anything is read.
+    big = client.open("big")
+    payload = bytes(range(250)) * 1200
+    tickets = [client.submit(big, payload) for _ in range(40)]
+    for ticket in tickets:
+        assert client.wait(ticket).outputs == [payload]
+
+    slow = client.open("slow")
+    first = client.submit(slow, [bytes(8)])
+    second = client.submit(slow, [bytes(8)])
+    third = client.submit(slow, [bytes(8)])
+    client.cancel(third)
+    fails("cancelled", lambda: client.wait(third))
+    client.wait(first), client.wait(second)
+
+    error = fails("unknown_model", lambda: client.open("nobody"))
+    assert error.number == 200 and error.b == 3
+    error = fails("wrong_payload_length", lambda: client.infer(model, [bytes(15)]))
+    assert (error.a, error.b) == (15, 16)
+    fails("wrong_rows", lambda: client.infer(model, [bytes(80)], rows=5))
+    fails("bad_priority", lambda: client.infer(model, [bytes(16)], priority=9))
+    fails("model_failed", lambda: client.infer(model, [bytes([0xEE] * 16)]))
+    fails("deadline_unmeetable", lambda: client.infer(slow, [bytes(8)], deadline_us=1000))
+
+    assert client.ping() > 0 and client.live() and client.ready()
+    stats = client.stats()
+    assert stats["models"][0]["name"] == "m" and stats["models"][0]["inference_request_success"] >= 32
+
+    try:
+        import numpy
+    except ImportError:
+        pass
+    else:
+        row = numpy.arange(32, dtype=numpy.uint8).reshape(2, 16)
+        array = client.infer(model, [row], rows=2).numpy()[0]
+        assert array.shape == (2, 16) and (array == row).all()
+
+with corelane.connect(tcp, key=b"a key of sufficient length") as client:
+    assert client.infer(client.open("m"), [bytes(16)]).outputs == [bytes(16)]
+fails("auth_failed", lambda: corelane.connect(tcp, key=b"a wrong key of some length"))
+try:
+    corelane.connect(tcp)
+except ValueError:
+    pass
+else:
+    raise AssertionError("a key was wanted")
+
+print("all is well")

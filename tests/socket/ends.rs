@@ -1,0 +1,181 @@
+//! How requests end: full queues, deadlines, cancels, drains.
+
+use crate::support::*;
+use corelane::client::{Client, ClientError, Infer, Model, Options};
+use corelane::units::{Micros, Priority, RequestId, Rows};
+use corelane::wire::{ErrorCode, Request};
+use std::time::Duration;
+
+fn with(model: &Model, deadline: u32) -> Infer {
+    Infer { model: model.id, rows: Rows(1), deadline: Micros(deadline), priority: Priority(0) }
+}
+
+#[test]
+fn a_full_queue_is_an_error_with_its_numbers() {
+    let mut slow = model("m", 8, &[1], Duration::from_millis(60));
+    slow.max_queue_size = 3;
+    let fixture = serve(vec![slow]);
+    let mut client = fixture.client();
+    let m = client.open("m").unwrap();
+    let tickets: Vec<_> = (0..20u8).map(|n| client.submit(&m, Rows(1), &[n; 8]).unwrap()).collect();
+    let (mut answered, mut refused) = (0, 0);
+    for (n, ticket) in tickets.into_iter().enumerate() {
+        match client.wait(ticket) {
+            Ok(answer) => {
+                assert_eq!(answer.payload, [n as u8; 8]);
+                answered += 1;
+            }
+            Err(ClientError::Server(error)) => {
+                assert_eq!((error.code(), error.b), (Some(ErrorCode::QueueFull), 3));
+                refused += 1;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(answered >= 3 && refused >= 1 && answered + refused == 20);
+    fixture.still_serves();
+}
+
+#[test]
+fn a_deadline_that_passes_in_the_queue_is_answered_before_the_running_batch() {
+    // The worker is busy with the first request when the others' deadlines pass. Admission knows the
+    // service time and would refuse a deadline that can't be met, so the one behind is in a model of
+    // its own, which is fast by its own measure.
+    let fixture = serve(vec![
+        model("slow", 8, &[1], Duration::from_millis(400)),
+        model("fast", 8, &[1], Duration::ZERO),
+    ]);
+    let mut raw = fixture.greeted();
+    raw.send(&infer(1, 0, 1, &[1; 8]));
+    fixture.until("the worker has the slow request", |f| f.is_running(0));
+    raw.send(&infer_with(2, 1, 1, 50_000, 0, &[2; 8]));
+    raw.send(&infer_with(3, 1, 1, 20_000, 0, &[3; 8]));
+    raw.send(&infer_with(4, 1, 1, 0, 0, &[4; 8]));
+    for (expected, allowed) in [(3, 20_000), (2, 50_000)] {
+        let Heard::Error { id, code, a, b } = raw.hear() else { panic!("an error is due") };
+        assert_eq!((id, code, b), (Some(expected), ErrorCode::DeadlineExpired, allowed));
+        assert!(a >= allowed, "waited {a} of {allowed} us");
+    }
+    assert_eq!(raw.hear(), Heard::Answer { id: 1, rows: 1, payload: vec![1; 8] });
+    assert_eq!(raw.hear(), Heard::Answer { id: 4, rows: 1, payload: vec![4; 8] });
+    fixture.still_serves();
+}
+
+#[test]
+fn a_deadline_that_can_not_be_met_is_refused_at_once() {
+    let fixture = serve(vec![model("m", 8, &[1], Duration::from_millis(20))]);
+    let mut client = fixture.client();
+    let m = client.open("m").unwrap();
+    for n in 0..3 {
+        client.infer(&m, Rows(1), &[n; 8]).unwrap();
+    }
+    let ticket = client.submit_with(with(&m, 100), &[1; 8]).unwrap();
+    let ClientError::Server(error) = client.wait(ticket).unwrap_err() else { panic!("refused") };
+    assert_eq!((error.code(), error.b), (Some(ErrorCode::DeadlineUnmeetable), 100));
+    assert!(error.a > 100);
+    fixture.still_serves();
+}
+
+#[test]
+fn a_cancel_ends_what_waits_and_not_what_runs() {
+    let fixture = serve(vec![model("m", 8, &[1], Duration::from_millis(200))]);
+    let mut raw = fixture.greeted();
+    raw.send(&infer(1, 0, 1, &[1; 8]));
+    fixture.until("the worker has the first", |f| f.is_running(0));
+    raw.send(&infer(2, 0, 1, &[2; 8]));
+    let cancel = |id| frame(&Request::Cancel { id: RequestId(id) }, &[]);
+    raw.send(&[cancel(2), cancel(1), cancel(99)].concat());
+    raw.expect_error(Some(2), ErrorCode::Cancelled, 0, 0);
+    assert_eq!(raw.hear(), Heard::Answer { id: 1, rows: 1, payload: vec![1; 8] });
+    raw.still_talks();
+    fixture.still_serves();
+}
+
+#[test]
+fn a_goodbye_waits_for_what_is_in_flight() {
+    let fixture = serve(vec![model("m", 8, &[1], Duration::from_millis(20))]);
+    let mut raw = fixture.greeted();
+    raw.send(&[infer(1, 0, 1, &[1; 8]), infer(2, 0, 1, &[2; 8])].concat());
+    raw.send(&frame(&Request::Goodbye, &[]));
+    raw.send(&infer(3, 0, 1, &[3; 8]));
+    raw.expect_error(Some(3), ErrorCode::UnexpectedMessage, 3, 0);
+    assert_eq!(raw.hear(), Heard::Answer { id: 1, rows: 1, payload: vec![1; 8] });
+    assert_eq!(raw.hear(), Heard::Answer { id: 2, rows: 1, payload: vec![2; 8] });
+    assert_eq!(raw.hear(), Heard::Goodbye);
+    raw.closed();
+    // A client that shuts its side after the goodbye still gets its answers.
+    let mut raw = fixture.greeted();
+    raw.send(&[infer(1, 0, 1, &[1; 8]), frame(&Request::Goodbye, &[])].concat());
+    raw.stream.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(raw.hear(), Heard::Answer { id: 1, rows: 1, payload: vec![1; 8] });
+    assert_eq!(raw.hear(), Heard::Goodbye);
+    raw.closed();
+    fixture.still_serves();
+}
+
+#[test]
+fn a_drain_loses_no_accepted_request() {
+    let mut fixture = serve(vec![model("m", 8, &[1, 4], Duration::from_millis(5))]);
+    let mut clients: Vec<_> = (0..4).map(|_| fixture.client()).collect();
+    let mut tickets = Vec::new();
+    for client in &mut clients {
+        let m = client.open("m").unwrap();
+        let mine: Vec<_> =
+            (0..10u8).map(|n| client.submit(&m, Rows(1), &[n; 8]).unwrap()).collect();
+        tickets.push((m, mine));
+    }
+    let frames =
+        |f: &Fixture| f.server().counters().frames_total.load(std::sync::atomic::Ordering::Relaxed);
+    // Four hellos, four opens, forty requests.
+    fixture.until("all requests have arrived", |f| frames(f) == 48);
+    let mut idle = fixture.greeted();
+    let mut half = fixture.greeted();
+    half.send(&infer(1, 0, 1, &[1; 8])[..12]);
+    fixture.server().drain();
+    for (client, (_, tickets)) in clients.iter_mut().zip(&tickets) {
+        for (n, &ticket) in tickets.iter().enumerate() {
+            assert_eq!(client.wait(ticket).unwrap().payload, [n as u8; 8]);
+        }
+    }
+    assert_eq!(idle.hear(), Heard::Goodbye);
+    idle.closed();
+    assert_eq!(half.hear(), Heard::Goodbye);
+    half.closed();
+    drop(clients);
+    let server = fixture.server.take().unwrap();
+    server.join();
+    assert!(!fixture.path.exists());
+    let refused = Client::connect(&fixture.address(), Options::default());
+    assert!(matches!(refused, Err(ClientError::Io(_))), "{refused:?}");
+    let report = fixture.runtime.drain(PATIENCE);
+    assert!(report.clean);
+    assert_eq!(corelane::sys::alloc::hot_calls(), 0);
+}
+
+#[test]
+fn requests_that_come_during_a_drain_are_told() {
+    let fixture = serve(vec![model("m", 8, &[1], Duration::from_millis(300))]);
+    let mut raw = fixture.greeted();
+    raw.send(&infer(1, 0, 1, &[1; 8]));
+    let outstanding = |f: &Fixture| f.runtime.shared().models[0].queue.outstanding();
+    fixture.until("the request is accepted", |f| outstanding(f) == 1);
+    fixture.server().drain();
+    fixture
+        .until("the door is closed", |f| std::os::unix::net::UnixStream::connect(&f.path).is_err());
+    raw.send(&infer(2, 0, 1, &[2; 8]));
+    raw.expect_error(Some(2), ErrorCode::ShuttingDown, 0, 0);
+    assert_eq!(raw.hear(), Heard::Answer { id: 1, rows: 1, payload: vec![1; 8] });
+    assert_eq!(raw.hear(), Heard::Goodbye);
+    raw.closed();
+    assert_eq!(corelane::sys::alloc::hot_calls(), 0);
+}
+
+#[test]
+fn a_server_that_is_dropped_closes_everything() {
+    let mut fixture = serve(vec![model("m", 8, &[1], Duration::from_millis(50))]);
+    let mut raw = fixture.greeted();
+    raw.send(&infer(1, 0, 1, &[1; 8]));
+    drop(fixture.server.take());
+    raw.closed();
+    fixture.all_slots_come_back(0);
+}

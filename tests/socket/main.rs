@@ -1,0 +1,15 @@
+//! The protocol over real sockets and in memory: every way to use it, and every way to misuse it.
+//!
+//! The counting allocator is installed, and each test ends with the check that neither the I/O
+//! thread nor a worker called the allocator.
+
+mod abuse;
+mod basics;
+mod doors;
+mod ends;
+mod faults;
+mod python;
+mod support;
+
+#[global_allocator]
+static ALLOCATOR: corelane::sys::alloc::CountingAllocator = corelane::sys::alloc::CountingAllocator;
