@@ -108,6 +108,8 @@ pub(super) struct Conn {
     finished: bool,
     /// The peer takes nothing more.
     pub hung_up: bool,
+    /// The kernel said that the peer sends nothing more: the end is to be read, after what is there.
+    pub peer_closed: bool,
     /// When the frame that is half here (or the hello that is due) is given up.
     half_until: Option<Nanos>,
     /// When the reader that takes nothing is given up.
@@ -139,6 +141,7 @@ impl Conn {
             eof: false,
             finished: false,
             hung_up: false,
+            peer_closed: false,
             half_until: None,
             stall_until: None,
             linger_until: None,
@@ -154,6 +157,7 @@ impl Conn {
         self.wants_key = wants_key;
         (self.start, self.end) = (0, 0);
         (self.eof, self.finished, self.hung_up) = (false, false, false);
+        self.peer_closed = false;
         (self.wants_write, self.paused) = (false, false);
         self.half_until = Some(core.now.after(core.half_frame));
         (self.stall_until, self.linger_until) = (None, None);
@@ -364,8 +368,9 @@ impl Conn {
                 *filled += n.min(direct_len);
             }
             self.end += n - n.min(direct_len);
-            if n < wanted {
-                // A short read of a stream empties it; new bytes come with a new event.
+            if n < wanted && !self.peer_closed {
+                // A short read of a stream empties it; new bytes come with a new event. Not so the
+                // end of the stream: its event may have come with these bytes.
                 let full = !self.parse(core, at);
                 return Ok(if full { Turn::Full } else { Turn::Drained });
             }

@@ -580,6 +580,7 @@ impl Io {
                     if event.is_error() || event.is_write_closed() {
                         conn.hung_up = true;
                     }
+                    conn.peer_closed |= event.is_read_closed();
                     if (event.is_readable() || event.is_read_closed()) && !conn.queued {
                         conn.queued = true;
                         self.queued.push_back(at);
