@@ -15,10 +15,12 @@
 
 mod boot;
 mod local;
+mod serve;
 mod stats;
 
 pub use boot::{BuildError, RuntimeBuilder};
 pub use local::{Answer, InferError, LocalClient, ModelHandle, Pending, Request, WaitPolicy};
+pub use serve::ServeError;
 pub use stats::{ModelStats, StatsSnapshot, WorkerState};
 
 use crate::batch::BatchSettings;

@@ -1,7 +1,7 @@
 //! Which cores the scheduler allows, and pinning to one of them.
 
 use crate::units::CoreId;
-use rustix::thread::{CpuSet, sched_getaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fmt;
 
 /// Why a thread could not be pinned.
@@ -109,4 +109,30 @@ pub fn pin(core: CoreId) -> Result<Pinned, AffinityError> {
         return Err(AffinityError::NotTaken { wanted: core, got });
     }
     Ok(Pinned { core, _not_send: core::marker::PhantomData })
+}
+
+/// Lets the calling thread run on `cores` only, whatever it was restricted to before, and reads back
+/// that it took. Threads that it starts later inherit it.
+///
+/// # Errors
+/// The scheduler allows this process none of these cores (`allowed` are then the thread's own), or
+/// gave others.
+pub fn restrict(cores: &[CoreId]) -> Result<(), AffinityError> {
+    let before = allowed()?;
+    let mut set = CpuSet::new();
+    for core in cores.iter().filter(|core| usize::from(core.0) < CpuSet::MAX_CPU) {
+        set.set(usize::from(core.0));
+    }
+    let wanted = || cores.to_vec();
+    if sched_setaffinity(None, &set).is_err() {
+        return Err(AffinityError::NotAllowed { wanted: wanted(), allowed: before });
+    }
+    let got = allowed()?;
+    let mut sorted = wanted();
+    sorted.sort_unstable();
+    sorted.dedup();
+    if got != sorted {
+        return Err(AffinityError::NotAllowed { wanted: wanted(), allowed: before });
+    }
+    Ok(())
 }

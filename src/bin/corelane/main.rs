@@ -1,2 +1,55 @@
-//! To be filled.
-fn main() {}
+//! The `corelane` program: argument parsing and printing. What it does is in the library.
+
+mod args;
+mod bench;
+mod demo;
+mod endpoint;
+mod exit;
+mod infer;
+mod inspect;
+mod link;
+mod logger;
+mod magika;
+mod models;
+mod serve;
+mod stats;
+mod target;
+mod tensors;
+
+use clap::Parser;
+use corelane::sys::alloc::CountingAllocator;
+use exit::Code;
+use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+fn main() -> ExitCode {
+    let cli = match args::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are no errors; clap knows where each goes.
+            let code = if error.use_stderr() { Code::Usage } else { Code::Ok };
+            let _ = error.print();
+            return ExitCode::from(code as u8);
+        }
+    };
+    logger::install(cli.log.unwrap_or(log::LevelFilter::Warn));
+    let outcome = match &cli.command {
+        args::Command::Demo(args) => demo::run(args),
+        args::Command::Serve(args) => serve::run(args, cli.log),
+        args::Command::Infer(args) => infer::run(args),
+        args::Command::Inspect(args) => inspect::run(args),
+        args::Command::Stats(args) => stats::run(args),
+        args::Command::Bench(command) => bench::run(command),
+    };
+    match outcome {
+        Ok(()) => ExitCode::from(Code::Ok as u8),
+        Err(exit) => {
+            if !exit.message.is_empty() {
+                eprintln!("corelane: {}", exit.message);
+            }
+            ExitCode::from(exit.code as u8)
+        }
+    }
+}

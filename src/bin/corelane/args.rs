@@ -1,0 +1,239 @@
+//! The arguments, as clap reads them. Plain data: what they mean is in each command's file.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use corelane::client::Address;
+use corelane::config::{parse_cores, parse_idle};
+use corelane::units::CoreId;
+use corelane::worker::IdleStrategy;
+use std::path::PathBuf;
+
+/// Serves ONNX models from pinned workers, without heap on the request path.
+#[derive(Debug, Parser)]
+#[command(name = "corelane", version, after_help = crate::exit::help())]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// Log messages on standard error: off, error, warn, info, debug, trace.
+    #[arg(long, global = true, value_name = "LEVEL", value_parser = parse_level)]
+    pub log: Option<log::LevelFilter>,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Runs real requests on the models in models/ and checks every answer.
+    Demo(DemoArgs),
+    /// Serves models over a Unix socket or TCP until SIGTERM or SIGINT.
+    Serve(ServeArgs),
+    /// Sends requests, to a model in this process or to a server, and prints the answers.
+    Infer(InferArgs),
+    /// Shows a model: signature, batch sizes, memory, operators.
+    Inspect(InspectArgs),
+    /// Shows a server's counters and stage histograms.
+    Stats(StatsArgs),
+    /// Measures.
+    #[command(subcommand)]
+    Bench(BenchCommand),
+}
+
+/// Arguments of `demo`.
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// The repository's root, if it is not the current directory or the one it was built in.
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
+}
+
+/// Arguments of `serve`.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("what").required(true).args(["config", "models"]))]
+pub struct ServeArgs {
+    /// The configuration file.
+    #[arg(long, value_name = "FILE", conflicts_with_all = [
+        "models", "unix", "tcp", "cores", "unpinned", "io_core", "idle", "metrics", "allow_uid",
+        "psk_file", "non_loopback",
+    ])]
+    pub config: Option<PathBuf>,
+    /// Models to serve: directories with a manifest, or bare .onnx files.
+    #[arg(long = "model", value_name = "DIR", num_args = 1..)]
+    pub models: Vec<PathBuf>,
+    /// Listen on a Unix socket at this path.
+    #[arg(long, value_name = "PATH")]
+    pub unix: Option<PathBuf>,
+    /// Listen on TCP at this address; port 0 takes a free one.
+    #[arg(long, value_name = "ADDR")]
+    pub tcp: Option<String>,
+    /// Cores of the workers, one pinned worker each (0,2 or 1-3).
+    #[arg(long, value_name = "CORES", value_parser = parse_core_list, conflicts_with = "unpinned")]
+    pub cores: Option<CoreList>,
+    /// Run so many workers without pinning them.
+    #[arg(long, value_name = "N")]
+    pub unpinned: Option<u8>,
+    /// Core of the I/O thread.
+    #[arg(long, value_name = "CORE")]
+    pub io_core: Option<u16>,
+    /// What idle workers do: park, adaptive, or spin=MICROSECONDS.
+    #[arg(long, value_parser = parse_idle)]
+    pub idle: Option<IdleStrategy>,
+    /// Serve Prometheus metrics over HTTP at this loopback address.
+    #[arg(long, value_name = "ADDR")]
+    pub metrics: Option<String>,
+    /// User allowed to connect to the Unix socket (may be repeated); default: whom its mode allows.
+    #[arg(long, value_name = "UID")]
+    pub allow_uid: Vec<u32>,
+    /// File with the key that TCP clients must prove to have.
+    #[arg(long, value_name = "FILE")]
+    pub psk_file: Option<PathBuf>,
+    /// Allow addresses that other machines reach; TCP then needs --psk-file.
+    #[arg(long)]
+    pub non_loopback: bool,
+}
+
+fn parse_level(text: &str) -> Result<log::LevelFilter, String> {
+    text.parse().map_err(|_| "choose off, error, warn, info, debug or trace".into())
+}
+
+/// Cores, as a list on the command line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CoreList(pub Vec<CoreId>);
+
+fn parse_core_list(text: &str) -> Result<CoreList, String> {
+    parse_cores(text).map(CoreList)
+}
+
+/// Where a server is.
+#[derive(Debug, Args)]
+pub struct ConnectArgs {
+    /// The server: unix:PATH or tcp:HOST:PORT.
+    #[arg(long, value_name = "ADDRESS")]
+    pub connect: Option<Address>,
+    /// File with the pre-shared key, where the server wants one.
+    #[arg(long, value_name = "FILE", requires = "connect")]
+    pub psk_file: Option<PathBuf>,
+}
+
+/// Arguments of `infer`.
+#[derive(Debug, Args)]
+pub struct InferArgs {
+    /// A model directory or a bare .onnx file; with --connect the name of a served model.
+    pub model: String,
+    /// Inputs as .npy files, in the model's order. A model directory's first golden input is the
+    /// default.
+    #[arg(value_name = "INPUT.npy")]
+    pub inputs: Vec<PathBuf>,
+    /// An input by name.
+    #[arg(long = "input", value_name = "NAME=FILE.npy", value_parser = parse_named)]
+    pub named: Vec<(String, PathBuf)>,
+    /// Send each row as a request of its own, all in flight at once.
+    #[arg(long)]
+    pub rows: bool,
+    /// Send everything so many times, one after the other.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub repeat: u32,
+    /// Deadline of each request in microseconds; 0 takes the model's default.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub timeout_us: u32,
+    /// Priority, 1 is the highest; 0 takes the model's default.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub priority: u8,
+    /// The server.
+    #[command(flatten)]
+    pub server: ConnectArgs,
+    /// Print one JSON object per request.
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn parse_named(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        Some((name, file)) if !name.is_empty() && !file.is_empty() => {
+            Ok((name.into(), file.into()))
+        }
+        _ => Err("write NAME=FILE.npy".into()),
+    }
+}
+
+/// Arguments of `inspect`.
+#[derive(Debug, Args)]
+pub struct InspectArgs {
+    /// A model directory or a bare .onnx file.
+    pub model: PathBuf,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// Print the steps of the plan too.
+    #[arg(long)]
+    pub plan: bool,
+}
+
+/// Arguments of `stats`.
+#[derive(Debug, Args)]
+pub struct StatsArgs {
+    /// The server: unix:PATH or tcp:HOST:PORT.
+    #[arg(long, value_name = "ADDRESS")]
+    pub connect: Address,
+    /// File with the pre-shared key, where the server wants one.
+    #[arg(long, value_name = "FILE")]
+    pub psk_file: Option<PathBuf>,
+    /// Print the snapshot as JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Print it again every second, until interrupted.
+    #[arg(long)]
+    pub watch: bool,
+}
+
+/// What `bench` measures.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Times an engine alone: one pinned thread, warm, no queue.
+    Engine(BenchEngineArgs),
+    /// Compares the runtime's own cost with bare floors, with a model that computes nothing.
+    Overhead(BenchOverheadArgs),
+}
+
+/// The engines that can be timed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BenchEngine {
+    /// Static memory plan and kernels of our own.
+    Plan,
+    /// tract's own runner.
+    Tract,
+}
+
+/// Arguments of `bench engine`.
+#[derive(Debug, Args)]
+pub struct BenchEngineArgs {
+    /// A model directory or a bare .onnx file.
+    pub model: PathBuf,
+    /// The engine.
+    #[arg(long, value_enum)]
+    pub engine: BenchEngine,
+    /// Rows of each run.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    pub batch: u16,
+    /// Timed runs.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    pub iterations: u32,
+    /// The core to pin to; default: the last allowed one.
+    #[arg(long)]
+    pub core: Option<u16>,
+    /// Print one JSON object with every run's time.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `bench overhead`.
+#[derive(Debug, Args)]
+pub struct BenchOverheadArgs {
+    /// Repeats; each measures everything once.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    pub repeats: Option<u16>,
+    /// Round trips per figure and repeat.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub iterations: Option<u32>,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}

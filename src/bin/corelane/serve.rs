@@ -1,0 +1,366 @@
+//! `corelane serve`: models behind sockets, until told to stop.
+
+use crate::args::ServeArgs;
+use crate::exit::{Code, Exit, Outcome};
+use crate::{endpoint, link, models};
+use corelane::config::{Config, Listen, ModelEntry, Workers};
+use corelane::runtime::{Runtime, ServeError, ServedModel};
+use corelane::sys::sync::{Arc, AtomicBool, Ordering};
+use corelane::sys::{affinity, clock};
+use corelane::transport::{BindError, Server, ServerOptions, TcpOptions, UnixOptions};
+use corelane::units::CoreId;
+use log::LevelFilter;
+use serde::Serialize;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::mpsc;
+
+/// Runs the command.
+pub fn run(args: &ServeArgs, log: Option<LevelFilter>) -> Outcome {
+    let config = match &args.config {
+        Some(path) => Config::read(path).map_err(|e| Exit::new(Code::Config, e))?,
+        None => from_args(args),
+    };
+    log::set_max_level(log.unwrap_or(config.log_level));
+    let options = options(&config.listen)?;
+    if options.unix.is_none() && options.tcp.is_none() {
+        let text = "nothing to listen on; give a Unix socket (--unix PATH, or listen.unix) or a \
+                    TCP address (--tcp ADDR, or listen.tcp)";
+        let code = if args.config.is_some() { Code::Config } else { Code::Usage };
+        return Err(Exit::new(code, text));
+    }
+    let signals = Stop::listen()?;
+    let start = clock::now();
+    let mut runtime = build(&config)?;
+    let housekeeping = runtime.housekeeping_cores().map_err(|e| Exit::new(Code::Config, e))?;
+    if !housekeeping.is_empty() {
+        // This thread, and those it starts from here on, stay off the workers' cores.
+        affinity::restrict(&housekeeping).map_err(|e| Exit::new(Code::Config, e))?;
+    }
+    let io_core = config.io_core.or(housekeeping.first().copied());
+    signals.opening();
+    let unix = options.unix.as_ref().map(|unix| format!("unix:{}", unix.path.display()));
+    let server = runtime.serve(options, io_core).map_err(|e| refused(&e))?;
+    let metrics = match &config.metrics {
+        Some(address) => {
+            let open = config.metrics_allow_non_loopback;
+            Some(endpoint::start(address, open, runtime.client())?)
+        }
+        None => None,
+    };
+    let tcp = server.tcp_address();
+    let addresses: Vec<String> =
+        unix.into_iter().chain(tcp.map(|address| format!("tcp:{address}"))).collect();
+    log::info!("ready on {}", addresses.join(" and "));
+    let took = clock::now().since(start).0;
+    let ready = Ready::new(&runtime, addresses, metrics, io_core, took);
+    let line = serde_json::to_string(&ready).map_err(|e| Exit::new(Code::Failure, e))?;
+    println!("{line}");
+    signals.wait();
+    let outcome = drain(&runtime, server, &config);
+    if outcome.is_err() {
+        // The time is up; dropping the runtime would wait again.
+        std::mem::forget(runtime);
+    }
+    outcome
+}
+
+/// The last line on standard output.
+#[derive(Serialize)]
+struct Drained {
+    drained: bool,
+    /// Requests accepted since the start.
+    accepted: u64,
+    /// Those that were answered.
+    answered: u64,
+    /// Those that ended in an error.
+    failed: u64,
+    /// Those that had no end when the time was up.
+    left: u32,
+}
+
+fn drain(runtime: &Runtime, server: Server, config: &Config) -> Outcome {
+    log::info!("draining");
+    let report = runtime.drain_with(server, config.drain_timeout);
+    let stats = runtime.stats();
+    let accepted: u64 = stats.models.iter().map(|m| m.accepted).sum();
+    let answered: u64 = stats.models.iter().map(|m| m.inference_request_success).sum();
+    let drained = Drained {
+        drained: report.clean,
+        accepted,
+        answered,
+        failed: accepted.saturating_sub(answered + u64::from(report.left)),
+        left: report.left,
+    };
+    let line = serde_json::to_string(&drained).map_err(|e| Exit::new(Code::Failure, e))?;
+    println!("{line}");
+    if report.clean {
+        return Ok(());
+    }
+    let text = format!(
+        "stopped after {} ms with {} requests without answer, or answers not read",
+        config.drain_timeout.as_millis(),
+        report.left
+    );
+    Err(Exit::new(Code::Unclean, text))
+}
+
+/// SIGTERM and SIGINT: the first asks for a drain, the second ends the program at once.
+struct Stop {
+    asked: mpsc::Receiver<()>,
+    open: Arc<AtomicBool>,
+}
+
+impl Stop {
+    fn listen() -> Result<Stop, Exit> {
+        let failed = |e: std::io::Error| Exit::new(Code::Failure, format_args!("signals: {e}"));
+        let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(failed)?;
+        let (ask, asked) = mpsc::channel();
+        let open = Arc::new(AtomicBool::new(false));
+        let theirs = open.clone();
+        let thread = std::thread::Builder::new().name("cl-signals".into());
+        thread
+            .spawn(move || {
+                for (n, _) in signals.forever().enumerate() {
+                    if n == 0 && !theirs.load(Ordering::Acquire) {
+                        // Nothing was accepted yet, so nothing is lost.
+                        std::process::exit(Code::Ok as i32);
+                    }
+                    if n > 0 {
+                        eprintln!("corelane: stopped by a second signal");
+                        std::process::exit(Code::Unclean as i32);
+                    }
+                    // The receiver lives as long as the program serves.
+                    let _ = ask.send(());
+                }
+            })
+            .map_err(failed)?;
+        Ok(Stop { asked, open })
+    }
+
+    /// From here on requests may be accepted. Release, with the acquire of the signal thread: a
+    /// signal after the doors opened drains.
+    fn opening(&self) {
+        self.open.store(true, Ordering::Release);
+    }
+
+    fn wait(&self) {
+        // An end of the channel is an end of the signal thread: stop too.
+        let _ = self.asked.recv();
+    }
+}
+
+/// The configuration that the arguments describe.
+fn from_args(args: &ServeArgs) -> Config {
+    let default = Config::default();
+    Config {
+        workers: match (&args.cores, args.unpinned) {
+            (Some(cores), _) => Workers::Cores(cores.0.clone()),
+            (None, Some(n)) => Workers::Unpinned(n.into()),
+            (None, None) => default.workers,
+        },
+        io_core: args.io_core.map(CoreId),
+        idle: args.idle.unwrap_or(default.idle),
+        models: args.models.iter().map(ModelEntry::new).collect(),
+        listen: Listen {
+            unix: args.unix.clone(),
+            allow_uids: (!args.allow_uid.is_empty()).then(|| args.allow_uid.clone()),
+            tcp: args.tcp.clone(),
+            psk_file: args.psk_file.clone(),
+            allow_non_loopback: args.non_loopback,
+            ..default.listen
+        },
+        metrics: args.metrics.clone(),
+        metrics_allow_non_loopback: args.non_loopback,
+        ..default
+    }
+}
+
+/// A runtime as configured, with every model loaded, warm and verified.
+fn build(config: &Config) -> Result<Runtime, Exit> {
+    let mut builder = Runtime::builder().idle(config.idle);
+    builder = match &config.workers {
+        Workers::AllButFirst => builder,
+        Workers::Cores(cores) => builder.cores(cores.iter().copied()),
+        Workers::Unpinned(n) => builder.unpinned(*n),
+    };
+    for entry in &config.models {
+        builder = builder.model(models::load(entry)?);
+    }
+    builder.build().map_err(|e| Exit::new(Code::Config, e))
+}
+
+/// An address with a port, by number or by name.
+pub fn resolve(address: &str) -> Result<SocketAddr, Exit> {
+    let wrong = |why: &dyn std::fmt::Display| {
+        let text = format!("{address:?} is no address with a port, such as 127.0.0.1:7070: {why}");
+        Exit::new(Code::Config, text)
+    };
+    let mut found = address.to_socket_addrs().map_err(|e| wrong(&e))?;
+    found.next().ok_or_else(|| wrong(&"the name has no address"))
+}
+
+fn options(listen: &Listen) -> Result<ServerOptions, Exit> {
+    let key = listen.psk_file.as_deref().map(link::read_key).transpose()?;
+    let unix = listen.unix.as_ref().map(|path| UnixOptions {
+        path: path.clone(),
+        mode: listen.unix_mode,
+        allowed_uids: listen.allow_uids.clone(),
+    });
+    let tcp = match &listen.tcp {
+        Some(address) => Some(TcpOptions {
+            address: resolve(address)?,
+            allow_remote: listen.allow_non_loopback,
+            key,
+        }),
+        None => None,
+    };
+    Ok(ServerOptions { unix, tcp, ..ServerOptions::default() })
+}
+
+fn refused(error: &ServeError) -> Exit {
+    let code = match error {
+        ServeError::Bind(BindError::InUse { .. } | BindError::NotASocket { .. })
+        | ServeError::Bind(BindError::Io { .. }) => Code::Unreachable,
+        ServeError::Bind(_) | ServeError::Affinity(_) => Code::Config,
+        _ => Code::Failure,
+    };
+    let hint = match error {
+        ServeError::Bind(BindError::NotLoopback { .. }) => {
+            " (--non-loopback and --psk-file, or listen.allow_non_loopback and listen.psk_file)"
+        }
+        _ => "",
+    };
+    Exit::new(code, format_args!("{error}{hint}"))
+}
+
+/// The one line on standard output.
+#[derive(Serialize)]
+struct Ready {
+    ready: bool,
+    /// Layout version.
+    schema: u32,
+    pid: u32,
+    version: &'static str,
+    addresses: Vec<String>,
+    /// Address of the Prometheus endpoint.
+    metrics: Option<String>,
+    models: Vec<ReadyModel>,
+    workers: Vec<ReadyWorker>,
+    /// The core that the I/O thread is pinned to.
+    io_core: Option<u16>,
+    memory: Memory,
+    /// From the start of loading to here.
+    boot_ns: u64,
+}
+
+#[derive(Serialize)]
+struct ReadyWorker {
+    worker: usize,
+    /// The core that it is pinned to; `null` if it runs unpinned.
+    core: Option<u16>,
+}
+
+#[derive(Serialize)]
+struct ReadyModel {
+    name: String,
+    engine: &'static str,
+    batch_sizes: Vec<usize>,
+    batching: bool,
+    /// Why it does not batch.
+    batching_reason: Option<String>,
+    /// Golden rows that were compared at load.
+    golden_rows: usize,
+    max_queue_size: u32,
+    max_request_rows: u16,
+    /// Workers that serve it.
+    workers: Vec<usize>,
+    /// Whether its engine never calls the allocator once warm.
+    allocation_free: bool,
+    memory: Memory,
+}
+
+/// Bytes, all allocated before the line is printed.
+#[derive(Serialize, Default, Clone, Copy)]
+struct Memory {
+    /// Shared by all workers.
+    weight_bytes: usize,
+    /// Intermediates, over all workers and batch sizes; `null` where an engine does not know.
+    arena_bytes: Option<usize>,
+    /// Staging areas, over all workers and batch sizes.
+    staging_bytes: usize,
+    /// Requests and answers.
+    slot_bytes: usize,
+}
+
+impl ReadyModel {
+    fn new(model: &ServedModel) -> ReadyModel {
+        let setup = &model.setup;
+        let spec = model.queue.spec();
+        let description = setup.engine.describe();
+        let signature = setup.engine.signature();
+        let workers: Vec<usize> =
+            (0..u64::BITS as usize).filter(|w| spec.workers & (1 << w) != 0).collect();
+        let rows = usize::from(spec.max_request_rows.0);
+        let slot = signature.input_layout(rows).1 + signature.output_layout(rows).1;
+        let arenas: Option<usize> = description.memory.iter().map(|m| m.arena_bytes).sum();
+        let staging: usize = description.memory.iter().map(|m| m.staging_bytes).sum();
+        let batching = setup.inspection.as_ref().map(|i| &i.batching);
+        ReadyModel {
+            name: setup.name.clone(),
+            engine: setup.engine.kind().name(),
+            batch_sizes: setup.engine.batch_sizes().to_vec(),
+            batching: setup.batch.max_batch_size > 1,
+            batching_reason: batching.and_then(|b| b.reason.clone()),
+            golden_rows: setup.inspection.as_ref().map_or(0, |i| i.golden_rows),
+            max_queue_size: spec.max_queue_size,
+            max_request_rows: spec.max_request_rows.0,
+            allocation_free: description.allocation_free,
+            memory: Memory {
+                weight_bytes: description.weight_bytes,
+                arena_bytes: arenas.map(|n| n * workers.len()),
+                staging_bytes: staging * workers.len(),
+                slot_bytes: model.queue.slots() * slot,
+            },
+            workers,
+        }
+    }
+}
+
+impl Ready {
+    fn new(
+        runtime: &Runtime,
+        addresses: Vec<String>,
+        metrics: Option<SocketAddr>,
+        io_core: Option<CoreId>,
+        boot_ns: u64,
+    ) -> Ready {
+        let shared = runtime.shared();
+        let models: Vec<ReadyModel> = shared.models.iter().map(ReadyModel::new).collect();
+        let total = |f: fn(&Memory) -> usize| models.iter().map(|m| f(&m.memory)).sum();
+        let memory = Memory {
+            weight_bytes: total(|m| m.weight_bytes),
+            arena_bytes: models.iter().map(|m| m.memory.arena_bytes).sum(),
+            staging_bytes: total(|m| m.staging_bytes),
+            slot_bytes: total(|m| m.slot_bytes),
+        };
+        let worker = |(worker, (core, _)): (usize, &(Option<CoreId>, _))| ReadyWorker {
+            worker,
+            core: core.map(|c| c.0),
+        };
+        Ready {
+            ready: true,
+            schema: 1,
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION"),
+            addresses,
+            metrics: metrics.map(|address| format!("http://{address}/metrics")),
+            workers: shared.workers.iter().enumerate().map(worker).collect(),
+            models,
+            io_core: io_core.map(|c| c.0),
+            memory,
+            boot_ns,
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The doors of a runtime: one I/O thread that serves its models over sockets.
+
+use super::{DrainReport, Runtime, stats};
+use crate::queue::completion::CompletionReceiver;
+use crate::sys::affinity::{self, AffinityError};
+use crate::sys::clock;
+use crate::transport::{BindError, Served, Server, ServerOptions, StatsDesk};
+use crate::units::{CoreId, Nanos};
+use std::fmt;
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// Why a runtime's doors did not open.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// A socket could not be opened.
+    Bind(BindError),
+    /// The I/O thread could not be pinned.
+    Affinity(AffinityError),
+    /// The system gave no thread.
+    System(std::io::Error),
+    /// The runtime's one I/O thread runs already, or somebody took its completion rings.
+    Taken,
+}
+
+impl fmt::Display for ServeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ServeError::Bind(e) => e.fmt(f),
+            ServeError::Affinity(e) => write!(f, "the I/O thread: {e}"),
+            ServeError::System(e) => write!(f, "the system refused: {e}"),
+            ServeError::Taken => f.write_str("the runtime has its one I/O thread already"),
+        }
+    }
+}
+
+impl std::error::Error for ServeError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ServeError::Bind(e) => Some(e),
+            ServeError::Affinity(e) => Some(e),
+            ServeError::System(e) => Some(e),
+            ServeError::Taken => None,
+        }
+    }
+}
+
+impl Runtime {
+    /// The cores that the scheduler allows the calling thread and that have no worker: there I/O and
+    /// housekeeping disturb nobody. Empty if there is none, or workers are not pinned.
+    ///
+    /// # Errors
+    /// The scheduler does not tell the allowed cores.
+    pub fn housekeeping_cores(&self) -> Result<Vec<CoreId>, AffinityError> {
+        let workers: Vec<CoreId> = self.shared.workers.iter().filter_map(|(c, _)| *c).collect();
+        if workers.len() < self.shared.workers.len() {
+            return Ok(Vec::new());
+        }
+        let mut cores = affinity::allowed()?;
+        cores.retain(|core| !workers.contains(core));
+        Ok(cores)
+    }
+
+    /// Opens the doors: the thread `cl-io`, pinned to `io_core` if one is given, serves this
+    /// runtime's models until the server is drained or dropped. Drop the server before the runtime.
+    ///
+    /// # Errors
+    /// A door that can't be opened, a pin that did not take, or a second call.
+    pub fn serve(
+        &mut self,
+        options: ServerOptions,
+        io_core: Option<CoreId>,
+    ) -> Result<Server, ServeError> {
+        let (completions, waker): (Vec<CompletionReceiver>, _) =
+            self.take_io().ok_or(ServeError::Taken)?;
+        let models = self
+            .shared
+            .models
+            .iter()
+            .map(|m| Served { name: m.setup.name.clone(), queue: m.queue.clone() })
+            .collect();
+        let shared = self.shared.clone();
+        let desk = StatsDesk::spawn(waker.clone(), move |text| {
+            // Plain data with text keys: it always has a JSON form.
+            text.push_str(&serde_json::to_string(&stats::snapshot(&shared)).unwrap_or_default());
+        })
+        .map_err(ServeError::System)?;
+        let (pinned, pin) = mpsc::channel();
+        let on_start = move || {
+            let result = io_core.map_or(Ok(()), |core| affinity::restrict(&[core]));
+            // The receiver waits below.
+            let _ = pinned.send(result);
+        };
+        let server = Server::start(options, models, completions, waker, desk, on_start)
+            .map_err(ServeError::Bind)?;
+        match pin.recv() {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return Err(ServeError::Affinity(error)),
+            Err(_) => {
+                let text = "the I/O thread ended while it started";
+                return Err(ServeError::System(std::io::Error::other(text)));
+            }
+        }
+        server.set_ready(true);
+        Ok(server)
+    }
+
+    /// Closes the doors, answers everything that was accepted and hands the answers over to their
+    /// readers, for at most `patience`.
+    pub fn drain_with(&self, server: Server, patience: Duration) -> DrainReport {
+        let patience = Nanos(patience.as_nanos().min(u64::MAX as u128) as u64);
+        let end = clock::now().after(patience);
+        server.drain();
+        while !server.is_finished() && clock::now() < end {
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        let handed_over = server.is_finished();
+        let left = end.since(clock::now());
+        let report = self.drain(Duration::from_nanos(left.0));
+        drop(server);
+        DrainReport { clean: report.clean && handed_over, left: report.left }
+    }
+}

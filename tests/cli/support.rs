@@ -1,0 +1,169 @@
+//! A scratch directory, the program as a child, and a server that ends with its test.
+
+use corelane::model::npy::{self, Array};
+use corelane::units::DType;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+pub fn model(name: &str) -> String {
+    root().join("models").join(name).display().to_string()
+}
+
+/// A directory of its own that is gone afterwards.
+pub struct Scratch(PathBuf);
+
+static SCRATCHES: AtomicU32 = AtomicU32::new(0);
+
+impl Scratch {
+    pub fn new() -> Scratch {
+        let n = SCRATCHES.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("corelane-cli-{}-{n}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        Scratch(dir)
+    }
+    pub fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> String {
+        let path = self.0.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, content).unwrap();
+        path.display().to_string()
+    }
+    pub fn npy(&self, name: &str, dtype: DType, shape: &[usize], data: &[u8]) -> String {
+        let array = Array { dtype, shape: shape.into(), data: data.into() };
+        self.write(name, npy::write(&array))
+    }
+    /// A model that computes nothing but takes its time, four bytes in and out; a first byte of 238
+    /// is an error, 221 a panic.
+    pub fn fake(&self, name: &str, compute_us: u64, more: &str) -> String {
+        let tensor = |name: &str| format!("[{{ name = '{name}', dtype = 'uint8', shape = [4] }}]");
+        self.write(
+            &format!("{name}/manifest.toml"),
+            format!(
+                "engine = 'fake'\n{more}\n[fake]\ninputs = {}\noutputs = {}\n\
+                 compute_us = {compute_us}\nerror_marker = 238\npanic_marker = 221\n",
+                tensor("x"),
+                tensor("y")
+            ),
+        );
+        self.path(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What a run of the program came to.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl Ran {
+    /// Holds the exit code, and that standard error says `part`.
+    #[track_caller]
+    pub fn says(self, code: i32, part: &str) -> Ran {
+        assert_eq!(self.code, code, "{self:?}");
+        assert!(self.err.contains(part), "no {part:?} in {self:?}");
+        self
+    }
+    #[track_caller]
+    pub fn ok(self) -> Ran {
+        assert_eq!(self.code, 0, "{self:?}");
+        self
+    }
+    #[track_caller]
+    pub fn json(&self) -> Vec<Value> {
+        let parse = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"));
+        self.out.lines().map(parse).collect()
+    }
+}
+
+pub fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_corelane"));
+    command.stdin(Stdio::null());
+    command
+}
+
+pub fn run(args: &[&str]) -> Ran {
+    let output = program().args(args).output().unwrap();
+    Ran {
+        code: output.status.code().expect("an exit code, not a signal"),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// A server that is ready.
+pub struct Server {
+    child: Child,
+    out: BufReader<ChildStdout>,
+    pub ready: Value,
+}
+
+impl Server {
+    pub fn start(args: &[&str]) -> Server {
+        let mut child = program()
+            .arg("serve")
+            .args(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        if line.is_empty() {
+            let mut err = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+            panic!("the server ended: {err}");
+        }
+        let ready: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(ready["ready"], true);
+        Server { child, out, ready }
+    }
+    /// Its address that begins so.
+    pub fn address(&self, kind: &str) -> String {
+        let all = self.ready["addresses"].as_array().unwrap();
+        let texts = all.iter().map(|a| a.as_str().unwrap());
+        texts.into_iter().find(|a| a.starts_with(kind)).expect("the address").into()
+    }
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id() as i32).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+    /// Waits for its end: exit code, the lines that were left on standard output, standard error.
+    pub fn end(mut self) -> Ran {
+        let (mut out, mut err) = (String::new(), String::new());
+        self.out.read_to_string(&mut out).unwrap();
+        self.child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+        let code = self.child.wait().unwrap().code().expect("an exit code, not a signal");
+        Ran { code, out, err }
+    }
+    pub fn stop(self) -> Ran {
+        self.signal(Signal::TERM);
+        self.end()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // After `end` there is nothing to kill; after a failed test there is.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
