@@ -1,5 +1,6 @@
 //! What is applied to a result before it is stored.
 
+use super::isa::{Checked, Op};
 use super::math;
 use super::simd::Simd;
 
@@ -78,45 +79,59 @@ pub(super) fn apply_fused<S: Simd>(f: Fused, v: S::V) -> S::V {
     if f.swish { math::hardswish::<S>(v) } else { v }
 }
 
-/// Applies `act` to `n` floats in place.
-/// # Safety
-/// `p` is valid for reading and writing `n` floats.
-#[inline(always)]
-pub(super) unsafe fn apply_slice<S: Simd>(act: Activation, p: *mut f32, n: usize) {
-    macro_rules! each {
-        (|$v:ident| $f:expr) => {{
-            let mut i = 0;
-            while i + S::LANES <= n {
-                // SAFETY: `i + LANES <= n`.
-                unsafe {
-                    let $v = S::load(p.add(i));
-                    S::store(p.add(i), $f);
-                }
-                i += S::LANES;
-            }
-            if i < n {
-                // SAFETY: the `n - i` floats from `i` lie within `n`.
-                unsafe {
-                    let $v = S::load_part(p.add(i), n - i);
-                    S::store_part(p.add(i), $f, n - i);
-                }
-            }
-        }};
+/// Applies an activation to floats in place. An operation of its own, so that it is compiled once.
+struct Apply<'a> {
+    act: Activation,
+    y: &'a mut [f32],
+}
+
+/// Applies `act` to `y` in place.
+pub(super) fn apply(isa: Checked, act: Activation, y: &mut [f32]) {
+    if act != Activation::None {
+        isa.dispatch(Apply { act, y });
     }
-    match act {
-        Activation::None => {}
-        Activation::Relu | Activation::Clip { .. } | Activation::HardSwish => {
-            let (f, _) = act.fused();
-            each!(|v| apply_fused::<S>(f, v))
+}
+
+impl Op for Apply<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let (act, p, n) = (self.act, self.y.as_mut_ptr(), self.y.len());
+        macro_rules! each {
+            (|$v:ident| $f:expr) => {{
+                let mut i = 0;
+                while i + S::LANES <= n {
+                    // SAFETY: `i + LANES <= n`.
+                    unsafe {
+                        let $v = S::load(p.add(i));
+                        S::store(p.add(i), $f);
+                    }
+                    i += S::LANES;
+                }
+                if i < n {
+                    // SAFETY: the `n - i` floats from `i` lie within `n`.
+                    unsafe {
+                        let $v = S::load_part(p.add(i), n - i);
+                        S::store_part(p.add(i), $f, n - i);
+                    }
+                }
+            }};
         }
-        Activation::LeakyRelu { alpha } => each!(|v| math::leaky_relu::<S>(v, alpha)),
-        Activation::HardSigmoid { alpha, beta } => {
-            each!(|v| math::hardsigmoid::<S>(v, alpha, beta))
+        match act {
+            Activation::None => {}
+            Activation::Relu | Activation::Clip { .. } | Activation::HardSwish => {
+                let (f, _) = act.fused();
+                each!(|v| apply_fused::<S>(f, v))
+            }
+            Activation::LeakyRelu { alpha } => each!(|v| math::leaky_relu::<S>(v, alpha)),
+            Activation::HardSigmoid { alpha, beta } => {
+                each!(|v| math::hardsigmoid::<S>(v, alpha, beta))
+            }
+            Activation::Silu => each!(|v| math::silu::<S>(v)),
+            Activation::Sigmoid => each!(|v| math::sigmoid::<S>(v)),
+            Activation::Tanh => each!(|v| math::tanh::<S>(v)),
+            Activation::GeluErf => each!(|v| math::gelu_erf::<S>(v)),
+            Activation::GeluTanh => each!(|v| math::gelu_tanh::<S>(v)),
         }
-        Activation::Silu => each!(|v| math::silu::<S>(v)),
-        Activation::Sigmoid => each!(|v| math::sigmoid::<S>(v)),
-        Activation::Tanh => each!(|v| math::tanh::<S>(v)),
-        Activation::GeluErf => each!(|v| math::gelu_erf::<S>(v)),
-        Activation::GeluTanh => each!(|v| math::gelu_tanh::<S>(v)),
     }
 }

@@ -1,6 +1,6 @@
 //! Two-dimensional convolution (one-dimensional with a height of 1), NHWC.
 
-use super::activation::Activation;
+use super::activation::{self, Activation};
 use super::aligned::AlignedBuf;
 use super::depthwise::{self, Depthwise};
 use super::gemm::{self, B, Dest, Panels, Tile, split, tile_rows};
@@ -395,7 +395,18 @@ impl Conv2d {
         let dest = Dest { c: y.as_mut_ptr(), ldc: p.c_out, res, ldr: p.c_out, act };
         match &self.weights {
             Weights::Depthwise(w) => {
-                kernels.checked.dispatch(Depthwise { p, w, batch, x, res: residual, act, y });
+                kernels.checked.dispatch(Depthwise {
+                    p,
+                    w,
+                    batch,
+                    x,
+                    res: residual,
+                    act,
+                    y: &mut *y,
+                });
+                if !act.fused().1 {
+                    activation::apply(kernels.checked, act, y);
+                }
             }
             Weights::Winograd(w) => {
                 w.run(kernels.checked, p, batch, x, residual, act, y, scratch);

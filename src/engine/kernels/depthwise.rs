@@ -1,6 +1,6 @@
 //! Depthwise convolution, NHWC: vectors run over channels, a tile over output columns.
 
-use super::activation::{Activation, Fused, apply_fused, apply_slice};
+use super::activation::{Activation, Fused, apply_fused};
 use super::aligned::AlignedBuf;
 use super::conv::ConvParams;
 use super::isa::Op;
@@ -46,7 +46,8 @@ impl Weights {
     }
 }
 
-/// One depthwise convolution; lengths were checked by its maker.
+/// One depthwise convolution; lengths were checked by its maker, who also applies what of the activation
+/// is not fused.
 pub(super) struct Depthwise<'a> {
     pub(super) p: &'a ConvParams,
     pub(super) w: &'a Weights,
@@ -224,8 +225,7 @@ impl Op for Depthwise<'_> {
     #[inline(always)]
     fn run<S: Simd>(mut self) {
         let p = self.p;
-        let (oh, ow) = p.output();
-        let (_, complete) = self.act.fused();
+        let oh = p.output().0;
         // Rows of the table: taps, or kernel rows by columns.
         let unrolled = p.dilation_w == 1 && p.kernel_h <= 16 && p.c_in >= S::LANES;
         for n in 0..self.batch {
@@ -241,12 +241,6 @@ impl Op for Depthwise<'_> {
                     }
                 } else {
                     self.general_line::<S>(n, oy, 0);
-                }
-                if !complete {
-                    let len = ow * p.c_in;
-                    let line = &mut self.y[(n * oh + oy) * len..][..len];
-                    // SAFETY: the pointer and length are a slice's.
-                    unsafe { apply_slice::<S>(self.act, line.as_mut_ptr(), len) };
                 }
             }
         }

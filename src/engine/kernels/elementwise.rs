@@ -1,6 +1,6 @@
 //! Functions of one element, or of two with broadcasting.
 
-use super::activation::{Activation, apply_slice};
+use super::activation::{Activation, apply};
 use super::isa::Op;
 use super::simd::Simd;
 use super::{Kernels, math};
@@ -68,13 +68,8 @@ impl Op for UnaryOp {
             }};
         }
         match op {
-            Unary::Act(act) => {
-                // SAFETY: as above; `copy` allows `x == y`.
-                unsafe {
-                    core::ptr::copy(x, y, n);
-                    apply_slice::<S>(act, y, n);
-                }
-            }
+            // Applied by `activation::apply`.
+            Unary::Act(_) => {}
             Unary::Exp => each!(|v| math::exp::<S>(v)),
             Unary::Erf => each!(|v| math::erf::<S>(v)),
             Unary::Sqrt => each!(|v| S::sqrt(v)),
@@ -96,11 +91,18 @@ impl Op for UnaryOp {
 /// If the lengths differ.
 pub fn unary(kernels: &Kernels, op: Unary, x: &[f32], y: &mut [f32]) {
     assert_eq!(x.len(), y.len(), "unary: input and output");
+    if let Unary::Act(act) = op {
+        y.copy_from_slice(x);
+        return apply(kernels.checked, act, y);
+    }
     kernels.checked.dispatch(UnaryOp { op, x: x.as_ptr(), y: y.as_mut_ptr(), n: x.len() });
 }
 
 /// `x[i] = op(x[i])`.
 pub fn unary_inplace(kernels: &Kernels, op: Unary, x: &mut [f32]) {
+    if let Unary::Act(act) = op {
+        return apply(kernels.checked, act, x);
+    }
     let y = x.as_mut_ptr();
     kernels.checked.dispatch(UnaryOp { op, x: y, y, n: x.len() });
 }
@@ -177,7 +179,6 @@ struct BinaryOp<'a> {
     shape: Broadcast,
     a: *const f32,
     b: &'a [f32],
-    act: Activation,
     y: *mut f32,
 }
 
@@ -195,7 +196,7 @@ impl Op for BinaryOp<'_> {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let BinaryOp { op, shape, a, b, act, y } = self;
+        let BinaryOp { op, shape, a, b, y } = self;
         let [n, m, c] = shape.dims;
         let inner = if shape.has[2] { c } else { 1 };
         let step_m = if shape.has[1] { inner } else { 0 };
@@ -258,8 +259,6 @@ impl Op for BinaryOp<'_> {
             Binary::Min => rows!(nan_min::<S>),
             Binary::Max => rows!(nan_max::<S>),
         }
-        // SAFETY: `y` holds that many floats.
-        unsafe { apply_slice::<S>(act, y, n * m * c) };
     }
 }
 
@@ -282,8 +281,8 @@ pub fn binary(
     if y.is_empty() {
         return;
     }
-    let op = BinaryOp { op, shape, a: a.as_ptr(), b, act, y: y.as_mut_ptr() };
-    kernels.checked.dispatch(op);
+    kernels.checked.dispatch(BinaryOp { op, shape, a: a.as_ptr(), b, y: y.as_mut_ptr() });
+    apply(kernels.checked, act, y);
 }
 
 /// `a = act(op(a, b))`, with `b` repeated over `a` as `shape` says.
@@ -304,5 +303,6 @@ pub fn binary_inplace(
         return;
     }
     let y = a.as_mut_ptr();
-    kernels.checked.dispatch(BinaryOp { op, shape, a: y, b, act, y });
+    kernels.checked.dispatch(BinaryOp { op, shape, a: y, b, y });
+    apply(kernels.checked, act, a);
 }

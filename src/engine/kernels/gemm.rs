@@ -6,7 +6,7 @@
 //! memory: the whole row for a matrix product, one kernel row or one tap for a convolution. Since a
 //! convolution's border taps just point at a row of zeros, nothing is copied or padded.
 
-use super::activation::{Activation, Fused, apply_fused, apply_slice};
+use super::activation::{Activation, Fused, apply, apply_fused};
 use super::aligned::AlignedBuf;
 use super::isa::{Checked, Isa, Op};
 use super::simd::Simd;
@@ -275,7 +275,7 @@ unsafe fn tiles_by_panels<S: Simd, const NV: usize, const HALF: usize>(
     b: &B,
     dest: &Dest,
 ) {
-    let (fused, complete) = dest.act.fused();
+    let (fused, _) = dest.act.fused();
     let panels = b.n.div_ceil(b.nr);
     let mut panel = 0;
     // SAFETY: passes on the caller's promises; panels and columns stay within `b.n`.
@@ -329,13 +329,6 @@ unsafe fn tiles_by_panels<S: Simd, const NV: usize, const HALF: usize>(
                 narrow::<S, NV>(table, tiles, b, panel, dest, fused);
             }
             panel += 1;
-        }
-        if !complete {
-            for t in tiles {
-                for m in t.row..t.row + t.rows {
-                    apply_slice::<S>(dest.act, dest.c.add(m * dest.ldc), b.n);
-                }
-            }
         }
     }
 }
@@ -413,6 +406,13 @@ pub(super) unsafe fn run_tiles(
     dest: &Dest,
 ) {
     isa.dispatch(RunTiles { table, tiles, b, dest });
+    if !dest.act.fused().1 {
+        for row in tiles.iter().flat_map(|t| t.row..t.row + t.rows) {
+            // SAFETY: the row is one of `dest`'s, valid for `b.n` floats, which were just written.
+            let y = unsafe { std::slice::from_raw_parts_mut(dest.c.add(row * dest.ldc), b.n) };
+            apply(isa, dest.act, y);
+        }
+    }
 }
 
 /// A product of plain rows with packed panels: row `i` of A begins at `a + i * lda`.

@@ -31,6 +31,8 @@ mod isa;
 mod layout;
 mod math;
 mod matmul;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod pool;
 mod quant;
 mod recurrent;

@@ -9,3 +9,19 @@ use super::*;
 fn all() -> impl Iterator<Item = Kernels> {
     Isa::ALL.into_iter().filter_map(|isa| Kernels::new(isa).ok())
 }
+
+#[test]
+fn the_vector_set_of_the_architecture_is_detected() {
+    let best = Isa::detect();
+    assert!(best.available());
+    assert_eq!(Isa::from_name(best.name()), Some(best));
+    if cfg!(target_arch = "aarch64") {
+        assert_eq!(best, Isa::Neon);
+    }
+    for isa in Isa::ALL {
+        match Kernels::new(isa) {
+            Ok(kernels) => assert_eq!(kernels.isa(), isa),
+            Err(e) => assert_eq!((e.wanted, e.best), (isa, best)),
+        }
+    }
+}

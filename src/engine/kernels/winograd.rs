@@ -7,12 +7,13 @@
 //! chosen for that (0, 1, -1, 1/2, -2 has half the error of the usual 0, 1, -1, 2, -2). A NaN or
 //! infinity in the input makes all outputs of its tile NaN, not only those that its kernel reaches.
 
-use super::activation::{Activation, apply_fused, apply_slice};
+use super::activation::{Activation, apply, apply_fused};
 use super::aligned::AlignedBuf;
 use super::conv::ConvParams;
 use super::gemm::{self, Dest, Panels};
 use super::isa::{Checked, Isa, Op};
 use super::simd::Simd;
+use core::mem::MaybeUninit;
 use points::{F23, F43, F45, N, Points};
 
 mod points;
@@ -217,7 +218,18 @@ impl Weights {
                 unsafe { gemm::run_rows(isa, a, p.c_in, count, &panels.view(), &dest) };
             }
             let bias = &self.bias;
-            isa.dispatch(Output { block, from: output, step: out_step, bias, res, act, y });
+            isa.dispatch(Output {
+                block,
+                from: output,
+                step: out_step,
+                bias,
+                res,
+                act,
+                y: &mut *y,
+            });
+            if !act.fused().1 {
+                block.activate(isa, act, y);
+            }
             first += count;
         }
     }
@@ -242,6 +254,21 @@ impl Block<'_> {
         let (ty, tx) = (rest / across, rest % across);
         let m = self.kind.outputs();
         (n, if self.kind.square() { ty * m } else { ty }, tx * m)
+    }
+}
+
+impl Block<'_> {
+    /// Applies an activation to the block's outputs.
+    fn activate(&self, isa: Checked, act: Activation, y: &mut [f32]) {
+        let (oh, ow) = self.p.output();
+        let m = self.kind.outputs();
+        for t in 0..self.count {
+            let (n, oy, ox) = self.place(t);
+            for i in oy..(oy + if self.kind.square() { m } else { 1 }).min(oh) {
+                let line = ((n * oh + i) * ow + ox) * self.p.c_out;
+                apply(isa, act, &mut y[line..][..m.min(ow - ox) * self.p.c_out]);
+            }
+        }
     }
 }
 
@@ -296,7 +323,8 @@ impl Input<'_> {
                 // SAFETY: `c` is a multiple of the lanes (`fits`), so a vector of channels from `k` is inside
                 // the pixel, or the zeros; point `q` has tile `t`'s channels at `q * step + t * c`.
                 unsafe {
-                    let mut v = [[S::splat(0.0); N]; N];
+                    // Not initialised, since clearing it costs as much as a transform; lines below `rows` are.
+                    let mut v = [MaybeUninit::<[S::V; N]>::uninit(); N];
                     let mut i = 0;
                     while i < rows {
                         let mut x = [S::splat(0.0); N];
@@ -305,7 +333,7 @@ impl Input<'_> {
                             x[j] = S::load(at[i * P::SIZE + j].add(k));
                             j += 1;
                         }
-                        v[i] = P::input::<S>(x);
+                        v[i].write(P::input::<S>(x));
                         i += 1;
                     }
                     let mut j = 0;
@@ -314,7 +342,7 @@ impl Input<'_> {
                             let mut x = [S::splat(0.0); N];
                             let mut i = 0;
                             while i < P::SIZE {
-                                x[i] = v[i][j];
+                                x[i] = v[i].assume_init_ref()[j];
                                 i += 1;
                             }
                             let y = P::input::<S>(x);
@@ -324,7 +352,7 @@ impl Input<'_> {
                                 i += 1;
                             }
                         } else {
-                            S::store(out.add(j * self.step + k), v[0][j]);
+                            S::store(out.add(j * self.step + k), v[0].assume_init_ref()[j]);
                         }
                         j += 1;
                     }
@@ -368,7 +396,7 @@ impl Output<'_> {
         let p = self.block.p;
         let c = p.c_out;
         let (oh, ow) = p.output();
-        let (fused, complete) = self.act.fused();
+        let (fused, _) = self.act.fused();
         let columns = if SQUARE { P::SIZE } else { 1 };
         for t in 0..self.block.count {
             let (n, oy, ox) = self.block.place(t);
@@ -381,7 +409,7 @@ impl Output<'_> {
                 // lanes; outputs `oy .. oy + down`, `ox .. ox + across` of image `n` exist.
                 unsafe {
                     // Down first (a row has one line only): `v[j][i]` is output line `i` of point column `j`.
-                    let mut v = [[S::splat(0.0); N]; N];
+                    let mut v = [MaybeUninit::<[S::V; N]>::uninit(); N];
                     let mut j = 0;
                     while j < P::SIZE {
                         if SQUARE {
@@ -391,9 +419,9 @@ impl Output<'_> {
                                 x[i] = S::load(from.add((i * P::SIZE + j) * self.step + k));
                                 i += 1;
                             }
-                            v[j] = P::output::<S>(x);
+                            v[j].write(P::output::<S>(x));
                         } else {
-                            v[j][0] = S::load(from.add(j * self.step + k));
+                            v[j].write([S::load(from.add(j * self.step + k)); N]);
                         }
                         j += 1;
                     }
@@ -403,7 +431,7 @@ impl Output<'_> {
                         let mut x = [S::splat(0.0); N];
                         let mut j = 0;
                         while j < P::SIZE {
-                            x[j] = v[j][i];
+                            x[j] = v[j].assume_init_ref()[i];
                             j += 1;
                         }
                         let y = P::output::<S>(x);
@@ -424,14 +452,6 @@ impl Output<'_> {
                     }
                 }
                 k += S::LANES;
-            }
-            if !complete {
-                for i in 0..down {
-                    let line = ((n * oh + oy + i) * ow + ox) * c;
-                    let slice = &mut self.y[line..][..across * c];
-                    // SAFETY: the pointer and length are a slice's.
-                    unsafe { apply_slice::<S>(self.act, slice.as_mut_ptr(), slice.len()) };
-                }
             }
         }
     }
