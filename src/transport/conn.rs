@@ -368,9 +368,11 @@ impl Conn {
                 *filled += n.min(direct_len);
             }
             self.end += n - n.min(direct_len);
-            if n < wanted && !self.peer_closed {
+            let end_is_told = matches!(link, Link::Socket(_)) && !self.peer_closed;
+            if n < wanted && end_is_told {
                 // A short read of a stream empties it; new bytes come with a new event. Not so the
-                // end of the stream: its event may have come with these bytes.
+                // end of the stream: its event may have come with these bytes, and in memory there is
+                // one event for all that happened.
                 let full = !self.parse(core, at);
                 return Ok(if full { Turn::Full } else { Turn::Drained });
             }

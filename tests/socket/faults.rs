@@ -155,5 +155,10 @@ fn arbitrary_bytes_at_the_server_are_harmless() {
         }
     }
     println!("{inputs} inputs at the server");
+    // Those that hung up right after their last byte are gone too, and hold no connection.
+    let open = |f: &Fixture| {
+        f.server().counters().connections_open.load(std::sync::atomic::Ordering::Relaxed)
+    };
+    fixture.until("every connection has ended", |f| open(f) == 0);
     fixture.still_serves();
 }
