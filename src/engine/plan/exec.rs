@@ -1,16 +1,20 @@
 //! Running a plan: the mutable half of the engine.
 
-use super::graph::{ReduceKind, Unary};
+use super::graph::{Fallback, ReduceKind, Unary};
 use super::lower::Shared;
 use super::ops;
 use super::step::{Kernel, Operand, Plan, SOURCES_MAX, Space, Step};
 use crate::engine::kernels::{self, AlignedBuf, Kernels, cast};
 use crate::engine::{Instance, PlanIndex, RunError};
 use crate::limits::TENSORS_MAX;
+use crate::sys::pool::Pool;
 use crate::units::DType;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tract_onnx::prelude::{IntoTValue, TValue, TVec, Tensor};
+
+/// Address space of an instance's private heap; only what its fallback steps use is ever touched.
+const HEAP_BYTES: usize = 1 << 30;
 
 /// What the engine shares with its instances.
 pub struct Program {
@@ -29,11 +33,13 @@ pub struct PlanInstance {
     arena: AlignedBuf,
     inputs: Vec<AlignedBuf>,
     outputs: Vec<AlignedBuf>,
+    /// Where steps that run through tract allocate; none if there are none.
+    heap: Option<Pool>,
 }
 
 impl PlanInstance {
-    /// Allocates and touches all buffers.
-    pub fn new(program: Arc<Program>) -> PlanInstance {
+    /// Allocates and touches all buffers. `None` if a private heap is needed and there can be no more.
+    pub fn new(program: Arc<Program>) -> Option<PlanInstance> {
         let most = |count: usize, of: fn(&Plan, usize) -> usize| -> Vec<AlignedBuf> {
             (0..count)
                 .map(|i| program.plans.iter().map(|p| of(p, i)).max().unwrap_or(0))
@@ -43,7 +49,9 @@ impl PlanInstance {
         let inputs = most(program.row_bytes.0.len(), Plan::input_len);
         let outputs = most(program.row_bytes.1.len(), Plan::output_len);
         let arena = program.plans.iter().map(|p| p.arena_words).max().unwrap_or(0);
-        PlanInstance { arena: AlignedBuf::zeroed(arena), inputs, outputs, program }
+        let falls_back = program.plans.iter().any(Plan::falls_back);
+        let heap = if falls_back { Some(Pool::new(HEAP_BYTES)?) } else { None };
+        Some(PlanInstance { arena: AlignedBuf::zeroed(arena), inputs, outputs, heap, program })
     }
 }
 
@@ -54,7 +62,7 @@ impl Instance for PlanInstance {
     }
 
     fn infer(&mut self, plan: PlanIndex) -> Result<(), RunError> {
-        let PlanInstance { program, arena, inputs, outputs } = self;
+        let PlanInstance { program, arena, inputs, outputs, heap } = self;
         let plan = &program.plans[plan.0];
         let mut from: [&[f32]; TENSORS_MAX] = [&[]; TENSORS_MAX];
         for (i, input) in inputs.iter().enumerate() {
@@ -64,7 +72,7 @@ impl Instance for PlanInstance {
         for (o, output) in outputs.iter_mut().enumerate() {
             to[o] = &mut output[..plan.output_len(o)];
         }
-        run(&program.shared.kernels, plan, arena, &from, &mut to)
+        run(&program.shared.kernels, plan, (arena, heap), &from, &mut to)
     }
 
     fn output(&self, plan: PlanIndex, output: usize) -> &[u8] {
@@ -78,7 +86,7 @@ impl Instance for PlanInstance {
         inputs: &[&[u8]],
         outputs: &mut [&mut [u8]],
     ) -> Result<(), RunError> {
-        let PlanInstance { program, arena, inputs: staged_in, outputs: staged_out } = self;
+        let PlanInstance { program, arena, inputs: staged_in, outputs: staged_out, heap } = self;
         let plan = &program.plans[index.0];
         let mut from: [&[f32]; TENSORS_MAX] = [&[]; TENSORS_MAX];
         for (i, (input, staged)) in inputs.iter().zip(staged_in.iter_mut()).enumerate() {
@@ -102,7 +110,7 @@ impl Instance for PlanInstance {
                     _ => &mut staged[..plan.output_len(o)],
                 };
             }
-            run(&program.shared.kernels, plan, arena, &from, &mut to)?;
+            run(&program.shared.kernels, plan, (arena, heap), &from, &mut to)?;
         }
         for (o, output) in outputs.iter_mut().enumerate() {
             if !direct[o] {
@@ -116,7 +124,7 @@ impl Instance for PlanInstance {
 fn run(
     kernels: &Kernels,
     plan: &Plan,
-    arena: &mut [f32],
+    (arena, heap): (&mut [f32], &mut Option<Pool>),
     inputs: &[&[f32]; TENSORS_MAX],
     outputs: &mut [&mut [f32]; TENSORS_MAX],
 ) -> Result<(), RunError> {
@@ -134,7 +142,7 @@ fn run(
                 *part = &mut whole[turn * len..][..len];
             }
             for (i, step) in plan.steps.iter().enumerate() {
-                if run_step(kernels, plan, step, arena, &from, &mut to).is_none() {
+                if run_step(kernels, plan, step, (arena, heap), &from, &mut to).is_none() {
                     return Err(RunError::Step { step: i as u32 });
                 }
             }
@@ -174,7 +182,7 @@ fn run_step(
     kernels: &Kernels,
     plan: &Plan,
     step: &Step,
-    arena: &mut [f32],
+    (arena, heap): (&mut [f32], &mut Option<Pool>),
     inputs: &[&[f32]; TENSORS_MAX],
     outputs: &mut [&mut [f32]; TENSORS_MAX],
 ) -> Option<()> {
@@ -214,7 +222,7 @@ fn run_step(
             (dest, scratch) = (d, s);
         }
     }
-    compute(kernels, &step.kernel, &read[..step.sources.len()], dest, scratch)
+    compute(kernels, &step.kernel, &read[..step.sources.len()], dest, (scratch, heap))
 }
 
 /// An empty operand that lies after `operand`.
@@ -227,7 +235,7 @@ fn compute(
     kernel: &Kernel,
     read: &[&[f32]],
     dest: &mut [f32],
-    scratch: &mut [f32],
+    (scratch, heap): (&mut [f32], &mut Option<Pool>),
 ) -> Option<()> {
     match kernel {
         Kernel::Conv { conv, batch, act } => {
@@ -371,17 +379,32 @@ fn compute(
         }
         Kernel::Recurrent(layer, dims) => layer.run(kernels, *dims, read[0], dest, scratch),
         Kernel::Fallback { node, inputs, outputs } => {
-            let mut tensors: TVec<TValue> = TVec::new();
-            for (((dtype, shape), x), wanted) in inputs.iter().zip(read).zip(&node.input_types) {
-                tensors.push(
-                    tensor(*dtype, shape, x)?.cast_to_dt(*wanted).ok()?.into_owned().into_tvalue(),
-                );
-            }
-            let results = node.plan.run(tensors).ok()?;
-            for (result, (dtype, len, start)) in results.iter().zip(outputs) {
-                store(result, *dtype, *len, &mut dest[*start..])?;
-            }
+            let mut eval = || fall_back(node, inputs, outputs, read, dest);
+            return match heap {
+                Some(heap) => heap.run(eval),
+                None => eval(),
+            };
         }
+    }
+    Some(())
+}
+
+/// Runs a node through tract, which allocates.
+fn fall_back(
+    node: &Fallback,
+    inputs: &[(DType, Vec<usize>)],
+    outputs: &[(DType, usize, usize)],
+    read: &[&[f32]],
+    dest: &mut [f32],
+) -> Option<()> {
+    let mut tensors: TVec<TValue> = TVec::new();
+    for (((dtype, shape), x), wanted) in inputs.iter().zip(read).zip(&node.input_types) {
+        let tensor = tensor(*dtype, shape, x)?;
+        tensors.push(tensor.cast_to_dt(*wanted).ok()?.into_owned().into_tvalue());
+    }
+    let results = node.plan.run(tensors).ok()?;
+    for (result, (dtype, len, start)) in results.iter().zip(outputs) {
+        store(result, *dtype, *len, &mut dest[*start..])?;
     }
     Some(())
 }

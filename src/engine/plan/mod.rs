@@ -4,8 +4,8 @@
 //! `import` (an intermediate representation), `simplify` (operators found again, epilogues
 //! folded), `lower` (layouts, kernels, packed weights that all batch sizes share) and `memory`
 //! (one arena with every intermediate at a fixed offset). An instance then runs the steps in order
-//! and never allocates, unless a step falls back to tract, which
-//! [`describe`](super::Engine::describe) lists.
+//! and never allocates. A step that falls back to tract, as [`describe`](super::Engine::describe)
+//! lists, does so from the instance's private heap (`sys::pool`), given the counting allocator.
 //!
 //! Everything is computed in f32: f16 is widened when weights are loaded, and quantised graphs
 //! (QuantizeLinear, DequantizeLinear) are computed on the dequantised values, rounded where the
@@ -17,7 +17,9 @@ use super::{
     Description, Engine, EngineError, EngineErrorKind, EngineKind, Instance, LoadRequest,
     OperatorUse, PlanMemory,
 };
+use crate::limits::WORKERS_MAX;
 use crate::model::signature::{Signature, TensorSpec};
+use crate::sys;
 use std::sync::Arc;
 
 mod exec;
@@ -160,19 +162,30 @@ impl Engine for PlanEngine {
                     * size_of::<f32>(),
             })
             .collect();
-        let falls_back = |s: &step::Step| matches!(s.kernel, step::Kernel::Fallback { .. });
         Description {
             operators,
             memory,
             weight_bytes: program.shared.bytes(),
-            allocation_free: !program.plans.iter().any(|p| p.steps.iter().any(falls_back)),
+            // A fallback step allocates from the instance's private heap, which only the counting
+            // allocator leads to.
+            allocation_free: !program.plans.iter().any(step::Plan::falls_back)
+                || sys::alloc::installed(),
             isa: Some(program.shared.kernels.isa().name().to_string()),
             steps: program.plans.iter().flat_map(step_lines).collect(),
         }
     }
 
     fn instance(&self) -> Result<Box<dyn Instance>, EngineError> {
-        Ok(Box::new(exec::PlanInstance::new(self.program.clone())))
+        let instance = exec::PlanInstance::new(self.program.clone()).ok_or_else(|| {
+            EngineError::new(
+                EngineErrorKind::Limit,
+                format!(
+                    "no private heap for operators without a kernel: the system has no address space, or \
+                     {WORKERS_MAX} instances have one already"
+                ),
+            )
+        })?;
+        Ok(Box::new(instance))
     }
 }
 

@@ -226,6 +226,10 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Whether a step runs through tract.
+    pub fn falls_back(&self) -> bool {
+        self.steps.iter().any(|s| matches!(s.kernel, Kernel::Fallback { .. }))
+    }
     /// Words of an input, for the whole batch.
     pub fn input_len(&self, input: usize) -> usize {
         self.input_words[input] * self.repeat

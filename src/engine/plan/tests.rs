@@ -145,6 +145,33 @@ fn turns_divide_the_batch_and_fit_the_cache() {
     assert_eq!(rows_of_a_turn(4, CACHED_ARENA_BYTES * 3), 1);
 }
 
+#[test]
+fn an_operator_without_a_kernel_runs_through_tract() {
+    use tract_onnx::prelude::*;
+    let mut model = TypedModel::default();
+    let x = model.add_source("x", f32::fact([2, 3])).unwrap();
+    let y = model.wire_node("y", tract_onnx::tract_core::ops::math::cos(), &[x]).unwrap();
+    model.select_output_outlets(&y).unwrap();
+    let mut graph = import::import(&model).unwrap();
+    simplify::simplify(&mut graph);
+    let mut shared = lower::Shared::new(Kernels::best());
+    let plan = lower::lower(&graph, 2, &mut shared).unwrap();
+    assert!(plan.falls_back());
+    assert_eq!(plan.steps[0].kernel.name(), "fallback:tract");
+    let program = exec::Program { plans: vec![plan], shared, row_bytes: (vec![12], vec![12]) };
+    let mut instance = exec::PlanInstance::new(Arc::new(program)).unwrap();
+    let input: Vec<f32> = vec![0.0, 0.5, 1.0, -1.0, 2.0, 3.0];
+    for _ in 0..2 {
+        let bytes: Vec<u8> = input.iter().flat_map(|x| x.to_le_bytes()).collect();
+        Instance::input_mut(&mut instance, PlanIndex(0), 0).copy_from_slice(&bytes);
+        instance.infer(PlanIndex(0)).unwrap();
+        let got = floats(instance.output(PlanIndex(0), 0));
+        for (x, y) in input.iter().zip(&got) {
+            assert!((x.cos() - y).abs() < 1e-6, "cos({x}) = {y}");
+        }
+    }
+}
+
 /// `x` through `nodes`, each from the value before.
 fn chain(nodes: Vec<(Op, Vec<usize>)>, count: usize) -> Graph {
     let mut graph = Graph::default();
