@@ -74,7 +74,7 @@ impl ConvParams {
     pub fn output(&self) -> (usize, usize) {
         let axis = |len: usize, pads: usize, k: usize, dilation: usize, stride: usize| {
             let reach = dilation * (k.max(1) - 1) + 1;
-            if stride == 0 { 0 } else { (len + pads + stride).saturating_sub(reach) / stride }
+            (len + pads + stride).saturating_sub(reach).checked_div(stride).unwrap_or(0)
         };
         (
             axis(

@@ -304,10 +304,11 @@ impl Depthwise<'_> {
     fn line<S: Simd, const KW: usize, const ST: usize>(&mut self, n: usize, oy: usize) {
         let (p, c) = (self.p, self.p.c_in);
         let ow = p.output().1;
-        let (mut tile, y0) = self.tile(oy);
+        let (shared, y0) = self.tile(oy);
         let mut table = [self.w.zeros.as_ptr(); TABLE];
         let mut ox = 0;
         while ox < ow {
+            let mut tile: Tile<'_> = shared;
             let x0 = (ox * ST) as isize - p.pad_left as isize;
             // Powers of two; at the left border one column alone keeps the next tile inside.
             let mut w = widest(KW, ST);
@@ -324,9 +325,7 @@ impl Depthwise<'_> {
                             self.pixel(n, y0, tile.first + ky, x0 + i as isize);
                     }
                 }
-                // SAFETY: the table outlives every use of the tile in this iteration, and is only
-                // written again after it.
-                tile.columns = Columns::Table(unsafe { &*(&raw const table) });
+                tile.columns = Columns::Table(&table);
             }
             self.aim(&mut tile, n, oy, ox);
             // SAFETY: inside, every column of every row of the tile lies within the image; else the

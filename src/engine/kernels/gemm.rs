@@ -123,6 +123,7 @@ pub(super) fn split(rows: usize, mr: usize) -> (usize, usize, usize) {
 /// has `t.runs * t.run_len * nr` floats; `bias` has `NV` vectors; rows `t.row ..` of `dest` are valid for
 /// `cols` floats, `cols` more than `(NV - 1) * LANES`, at most `NV * LANES`.
 #[inline(always)]
+#[allow(clippy::too_many_arguments)]
 unsafe fn tile<S: Simd, const ROWS: usize, const NV: usize>(
     table: *const *const f32,
     t: &Tile,
@@ -196,6 +197,7 @@ unsafe fn tile<S: Simd, const ROWS: usize, const NV: usize>(
 /// # Safety
 /// As [`tile`], with `b` the first of `NP` panels of `NP * nr` columns that all exist in `dest`.
 #[inline(always)]
+#[allow(clippy::needless_range_loop)] // constant bounds, so that the sums stay in registers
 unsafe fn flat<S: Simd, const ROWS: usize, const NV: usize, const NP: usize>(
     table: *const *const f32,
     t: &Tile,

@@ -120,7 +120,7 @@ pub(super) fn gelu_erf<S: Simd>(x: S::V) -> S::V {
 pub(super) fn gelu_tanh<S: Simd>(x: S::V) -> S::V {
     // 0.5 (1 + tanh u) = sigmoid(2 u).
     let x3 = S::mul(S::mul(x, x), x);
-    let u = S::mul(S::splat(1.595_769_1), S::fma(S::splat(0.044_715), x3, x));
+    let u = S::mul(S::splat(1.595_769_2), S::fma(S::splat(0.044_715), x3, x));
     S::mul(x, sigmoid::<S>(u))
 }
 
