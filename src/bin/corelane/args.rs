@@ -233,6 +233,9 @@ pub struct BenchOverheadArgs {
     /// Round trips per figure and repeat.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub iterations: Option<u32>,
+    /// The small model of the figure with many requests in flight.
+    #[arg(long, default_value = "models/mlp")]
+    pub model: PathBuf,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,

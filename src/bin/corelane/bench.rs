@@ -7,6 +7,7 @@ use corelane::engine::{self, EngineKind, LoadRequest, PlanIndex};
 use corelane::lab::overhead::{self, Effort};
 use corelane::lab::sample::percentile;
 use corelane::model::Manifest;
+use corelane::runtime::ModelSetup;
 use corelane::sys::{affinity, alloc, clock};
 use corelane::units::CoreId;
 use serde::Serialize;
@@ -160,7 +161,9 @@ fn overhead(args: &BenchOverheadArgs) -> Outcome {
         repeats: args.repeats.map_or(default.repeats, usize::from),
         iterations: args.iterations.map_or(default.iterations, |n| n as usize),
     };
-    let report = overhead::measure(effort).map_err(|e| Exit::new(Code::Failure, e))?;
+    let setup = ModelSetup::read(&args.model).map_err(|e| Exit::new(Code::Config, e))?;
+    let report =
+        overhead::measure(effort, Some(&setup)).map_err(|e| Exit::new(Code::Failure, e))?;
     if args.json {
         return print_json(&report);
     }

@@ -75,8 +75,11 @@ pub fn ping_pong(
         let pinned = affinity::pin(server);
         let ok = pinned.is_ok();
         let _ = ready.send(pinned.map(drop));
+        if !ok {
+            return;
+        }
         let mut seen = 0;
-        while ok {
+        loop {
             seen = await_value(&their_ping, seen, waiting);
             if seen == END {
                 return;

@@ -7,10 +7,12 @@
 
 mod floors;
 mod inproc;
+mod socket;
 
 pub use floors::{Waiting, ping_pong, unix_echo};
 
 use super::sample::{Spread, percentile};
+use crate::runtime::ModelSetup;
 use crate::sys::affinity;
 use crate::units::CoreId;
 use serde::Serialize;
@@ -140,13 +142,18 @@ fn machine() -> String {
     field("model name").or_else(|| field("Model")).unwrap_or_else(|| "unknown".into())
 }
 
-/// Measures everything that needs no model file.
+/// Measures everything. `model` is the small model of the figure with many requests in flight; without
+/// it that figure is left out.
 ///
 /// # Errors
 /// A pin did not take, or a runtime could not be built.
-pub fn measure(effort: Effort) -> Result<Report, Error> {
+pub fn measure(effort: Effort, model: Option<&ModelSetup>) -> Result<Report, Error> {
     let mut latencies = inproc::latencies(effort)?;
-    let _ = &mut latencies;
+    latencies.extend(socket::latencies(effort)?);
+    let mut comparisons = inproc::comparisons(effort)?;
+    if let Some(setup) = model {
+        comparisons.push(socket::in_flight(setup, effort)?);
+    }
     Ok(Report {
         schema: 1,
         machine: machine(),
@@ -154,6 +161,6 @@ pub fn measure(effort: Effort) -> Result<Report, Error> {
         repeats: effort.repeats,
         iterations: effort.iterations,
         latencies,
-        comparisons: inproc::comparisons(effort)?,
+        comparisons,
     })
 }
