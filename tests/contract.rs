@@ -1,16 +1,16 @@
 //! The no-allocation contract: once ready, no worker and no I/O thread calls the system allocator,
 //! whether requests succeed, fail, miss their deadline, are refused or are given up.
 
+use corelane::client::Infer;
 use corelane::client::{Address, Client, ClientError, Options};
-use corelane::engine::fake::{FakeCompute, FakeEngine, FakeFault};
 use corelane::engine::EngineKind;
+use corelane::engine::fake::{FakeCompute, FakeEngine, FakeFault};
 use corelane::model::signature::{Signature, TensorSpec};
 use corelane::model::{LoadedModel, Manifest};
 use corelane::runtime::{InferError, ModelSetup, Runtime};
 use corelane::sys::alloc::{CountingAllocator, hot_calls, installed};
 use corelane::transport::{ServerOptions, UnixOptions};
 use corelane::units::{DType, Micros, Rows};
-use corelane::client::Infer;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
