@@ -18,7 +18,9 @@ fn a_bad_request_costs_itself_only() {
     let mut bystander = fixture.greeted();
     let open = |name: &'static str| frame(&Request::Open { id: RequestId(1), name }, &[]);
     use ErrorCode::*;
-    let cases: Vec<(&str, Vec<u8>, Option<u32>, ErrorCode, u64, u64)> = vec![
+    // What it is, the frame, and the error's id, code and numbers.
+    type Case = (&'static str, Vec<u8>, Option<u32>, ErrorCode, u64, u64);
+    let cases: Vec<Case> = vec![
         ("no such name", open("nobody"), Some(1), UnknownModel, 0, 1),
         ("no such number", infer(2, 7, 1, &[0; 16]), Some(2), UnknownModel, 7, 1),
         ("no rows", infer(3, 0, 0, &[]), Some(3), WrongRows, 0, 4),
