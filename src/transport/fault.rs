@@ -64,7 +64,7 @@ impl<S> Faulty<S> {
         }
         if self.happens(self.plan.pause) {
             let us = self.below(self.plan.pause_us_max + 1);
-            std::thread::sleep(std::time::Duration::from_micros(us as u64));
+            std::thread::park_timeout(std::time::Duration::from_micros(us as u64));
         }
         if len > 1 && self.happens(self.plan.short) {
             return Ok(1 + self.below(len as u32 - 1) as usize);

@@ -1,5 +1,7 @@
 //! The I/O thread's loop.
 
+mod doors;
+
 use super::conn::{Closed, Conn, Core, Model, Turn};
 use super::desk::StatsDesk;
 use super::link::Link;
@@ -15,12 +17,10 @@ use crate::queue::completion::{CompletionReceiver, IoWaker};
 use crate::sys::clock;
 use crate::sys::sync::{Arc, Ordering, spin_turn};
 use crate::units::Nanos;
-use crate::wire::{self, ErrorCode, HEAD_BYTES_MAX, Reply};
+use crate::wire::{self, ErrorCode};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
-use rustix::net::{SocketFlags, accept_with, sockopt};
 use std::collections::VecDeque;
-use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -314,93 +314,6 @@ impl Io {
                 self.mark(at);
             }
         }
-    }
-
-    // --- doors ---
-
-    fn take_doors(&mut self) {
-        if self.accept_again.is_some_and(|at| at <= self.core.now) {
-            self.accept_again = None;
-            for door in [&mut self.unix, &mut self.tcp].into_iter().flatten() {
-                door.open = true;
-            }
-        }
-        self.accept(true);
-        self.accept(false);
-    }
-
-    fn accept(&mut self, unix: bool) {
-        for _ in 0..ACCEPTS_PER_TURN {
-            let door = if unix { &mut self.unix } else { &mut self.tcp };
-            let Some(door) = door.as_mut().filter(|door| door.open) else { return };
-            let fd = match accept_with(&door.fd, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
-                Ok(fd) => fd,
-                Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => continue,
-                Err(rustix::io::Errno::AGAIN) => {
-                    door.open = false;
-                    return;
-                }
-                Err(_) => {
-                    // Most likely no descriptor is left; someone may give one back.
-                    door.open = false;
-                    self.accept_again = Some(self.core.now.after(ACCEPT_PAUSE));
-                    return;
-                }
-            };
-            let uid = if unix { listen::peer_uid(&fd) } else { None };
-            if unix
-                && let Some(allowed) = &self.allowed_uids
-                && !uid.is_some_and(|uid| allowed.contains(&uid))
-            {
-                let ab = (uid.unwrap_or(u32::MAX) as u64, 0);
-                let text = "this user may not connect";
-                self.turn_away(&Link::Socket(fd), ErrorCode::PeerNotAllowed, ab, text);
-                continue;
-            }
-            let Some(at) = self.free.pop() else {
-                let ab = (self.conns.len() as u64, self.conns.len() as u64);
-                let text = "the server holds as many connections as it may";
-                self.turn_away(&Link::Socket(fd), ErrorCode::TooManyConnections, ab, text);
-                continue;
-            };
-            if !unix {
-                let _ = sockopt::set_tcp_nodelay(&fd, true);
-            }
-            let _ = sockopt::set_socket_send_buffer_size(&fd, SEND_BUFFER_BYTES);
-            let raw = fd.as_raw_fd();
-            let token = Token(CONNS + at as usize);
-            let registered =
-                self.poll.registry().register(&mut SourceFd(&raw), token, Interest::READABLE);
-            if registered.is_err() {
-                self.free.push(at);
-                continue;
-            }
-            let wants_key = !unix && self.core.key.is_some();
-            self.admit(at, Link::Socket(fd), wants_key);
-        }
-    }
-
-    fn admit(&mut self, at: u16, link: Link, wants_key: bool) {
-        self.conns[at as usize].open(link, wants_key, &self.core);
-        let counters = &self.core.control.counters;
-        bump(&counters.connections_total, 1);
-        bump(&counters.connections_open, 1);
-        self.high = self.high.max(at + 1);
-        self.enqueue(at);
-    }
-
-    /// Says why, and closes.
-    fn turn_away(&self, link: &Link, code: ErrorCode, (a, b): (u64, u64), text: &str) {
-        let mut head = [0; HEAD_BYTES_MAX];
-        let reply = Reply::Error { id: None, code: code.number(), text, a, b };
-        if let Ok(n) = wire::encode_head(&reply, 0, &mut head) {
-            let _ = link.write(&[IoSlice::new(&head[..n])]);
-        }
-        link.finish();
-        // What the peer said already would turn the close into a reset.
-        let mut ignored = [0; 512];
-        let _ = link.read(&mut [std::io::IoSliceMut::new(&mut ignored)]);
-        super::conn::count_error(&self.core, code);
     }
 
     fn close(&mut self, at: u16) {

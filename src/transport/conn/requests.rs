@@ -1,0 +1,278 @@
+//! What each request asks for, and what it is answered with.
+
+use super::{Conn, Core, Incoming, Phase};
+use crate::limits::{AUTH_NONCE_BYTES, TIMEOUT_US_MAX};
+use crate::queue::{Failure, Lease, Notify, Refusal, Submit};
+use crate::sys::sync::Ordering;
+use crate::transport::table::Held;
+use crate::units::{Micros, ModelId, Priority, RequestId, Rows};
+use crate::wire::{self, ErrorCode, HealthKind, Reply, Request, ServerLimits};
+use std::io;
+
+impl Conn {
+    /// Everything but an inference.
+    pub(super) fn request(&mut self, core: &mut Core, request: Request<'_>) {
+        match (request, self.phase) {
+            (Request::Hello { version_min, version_max, .. }, Phase::Hello) => {
+                let ours = (wire::VERSION_MIN, wire::VERSION_MAX);
+                let Some(version) = wire::negotiate(ours, (version_min, version_max)) else {
+                    self.fatal(
+                        core,
+                        ErrorCode::UnsupportedVersion,
+                        (ours.0 as u64, ours.1 as u64),
+                        format_args!(
+                            "versions {version_min} to {version_max} are asked for; this server speaks {} to {}",
+                            ours.0, ours.1
+                        ),
+                    );
+                    return;
+                };
+                if self.wants_key {
+                    self.challenge(core);
+                } else {
+                    self.welcome(core, version);
+                }
+            }
+            (Request::Auth { proof }, Phase::Challenged { nonce }) => {
+                if core.key.as_ref().is_some_and(|key| key.verify(&nonce, &proof)) {
+                    self.welcome(core, wire::VERSION_MAX);
+                } else {
+                    self.fatal(
+                        core,
+                        ErrorCode::AuthFailed,
+                        (0, 0),
+                        format_args!("the proof is wrong"),
+                    );
+                }
+            }
+            (_, Phase::Challenged { .. }) => self.fatal(
+                core,
+                ErrorCode::AuthRequired,
+                (0, 0),
+                format_args!("the proof of the pre-shared key is due"),
+            ),
+            (Request::Open { id, name }, Phase::Ready) => {
+                let found = core.models.iter().position(|model| model.served.name == name);
+                let Some(at) = found else {
+                    self.error(
+                        core,
+                        Some(id),
+                        ErrorCode::UnknownModel,
+                        (0, core.models.len() as u64),
+                        format_args!("no model is named {name:?}"),
+                    );
+                    return;
+                };
+                let model = &core.models[at];
+                let spec = model.served.queue.spec();
+                let reply = Reply::Opened {
+                    id,
+                    model: ModelId(at as u16),
+                    rows_max: spec.max_request_rows,
+                    priority_levels: spec.priority_levels,
+                    timeout: spec.default_timeout,
+                };
+                self.replies.push(&reply, &model.signature);
+            }
+            (Request::Cancel { id }, Phase::Ready | Phase::Leaving) => self.cancel(core, id),
+            (Request::Stats { id }, Phase::Ready) => {
+                if self.stats_for.is_some() {
+                    let text = format_args!("statistics are asked for already");
+                    self.error(core, Some(id), ErrorCode::TooManyInFlight, (1, 1), text);
+                } else {
+                    self.stats_for = Some(id);
+                    core.stats_wanted = true;
+                }
+            }
+            (Request::Ping { id }, Phase::Ready) => {
+                self.replies.push(&Reply::Pong { id }, &[]);
+            }
+            (Request::Health { id, kind }, Phase::Ready) => {
+                let ok = kind == HealthKind::Live || is_ready(core);
+                self.replies.push(&Reply::Health { id, kind, ok }, &[]);
+            }
+            (Request::Models { id }, Phase::Ready) => self.list(core, id),
+            (Request::Goodbye, Phase::Ready) => self.phase = Phase::Leaving,
+            (request, _) => self.error(
+                core,
+                request.id(),
+                ErrorCode::UnexpectedMessage,
+                (request.number() as u64, 0),
+                format_args!("message {} is not allowed now", request.number()),
+            ),
+        }
+    }
+
+    fn challenge(&mut self, core: &mut Core) {
+        let mut nonce = [0; AUTH_NONCE_BYTES];
+        if io::Read::read_exact(&mut core.random, &mut nonce).is_err() {
+            let text = format_args!("no random bytes");
+            self.fatal(core, ErrorCode::Internal, (0, 0), text);
+            return;
+        }
+        self.phase = Phase::Challenged { nonce };
+        self.replies.push(&Reply::Challenge { nonce }, &[]);
+    }
+
+    fn welcome(&mut self, core: &Core, version: u8) {
+        self.phase = Phase::Ready;
+        let limits = ServerLimits {
+            payload_bytes_max: crate::limits::FRAME_PAYLOAD_BYTES_MAX as u32,
+            in_flight_max: core.in_flight_max as u16,
+            models: core.models.len() as u16,
+        };
+        self.replies.push(&Reply::HelloOk { version, limits }, &[]);
+    }
+
+    fn list(&mut self, core: &Core, id: RequestId) {
+        let mut body = [0; crate::limits::MODELS_MAX * (crate::limits::MODEL_NAME_LEN_MAX + 8)];
+        let mut end = 0;
+        for (at, model) in core.models.iter().enumerate() {
+            let entry = wire::ModelEntry {
+                model: ModelId(at as u16),
+                rows_max: model.served.queue.spec().max_request_rows,
+                name: &model.served.name,
+            };
+            end += entry.encode(&mut body[end..]).unwrap_or(0);
+        }
+        let count = core.models.len() as u16;
+        self.replies.push(&Reply::Models { id, count }, &body[..end]);
+    }
+
+    fn cancel(&mut self, core: &mut Core, id: RequestId) {
+        let Some(at) = self.ids.iter().position(|&other| other == id) else { return };
+        let entry = self.entries[at];
+        let Some((ticket, held)) = core.table.remove(entry) else { return };
+        match ticket.cancel_queued(Failure::Cancelled) {
+            Ok(()) => self.ended(core, held, Err(Failure::Cancelled)),
+            // It runs, or is done: the answer comes.
+            Err(ticket) => core.table.restore(entry, ticket),
+        }
+    }
+
+    /// Checks an inference's head, and takes a slot for its payload.
+    pub(super) fn infer(
+        &mut self,
+        core: &mut Core,
+        (id, model, rows): (RequestId, ModelId, Rows),
+        timeout: Micros,
+        priority: Priority,
+        payload_len: usize,
+    ) {
+        let who = Some(id);
+        if core.draining {
+            let text = format_args!("the server drains");
+            return self.error(core, who, ErrorCode::ShuttingDown, (0, 0), text);
+        }
+        if !is_ready(core) {
+            let text = format_args!("the server is not ready yet");
+            return self.error(core, who, ErrorCode::NotReady, (0, 0), text);
+        }
+        if self.ids.contains(&id) {
+            let text = format_args!("request {id} is in flight already");
+            return self.error(core, who, ErrorCode::DuplicateRequestId, (id.0 as u64, 0), text);
+        }
+        let (len, max) = (self.in_flight(), core.in_flight_max);
+        if len >= max {
+            let text = format_args!("{len} requests are in flight on this connection");
+            let ab = (len as u64, max as u64);
+            return self.error(core, who, ErrorCode::TooManyInFlight, ab, text);
+        }
+        let Some(found) = core.models.get(model.0 as usize) else {
+            let models = core.models.len();
+            let text = format_args!("no model has number {model}; there are {models}");
+            let ab = (model.0 as u64, models as u64);
+            return self.error(core, who, ErrorCode::UnknownModel, ab, text);
+        };
+        if timeout.0 > TIMEOUT_US_MAX {
+            let refusal = Refusal::TimeoutTooLong { given_us: timeout.0, max_us: TIMEOUT_US_MAX };
+            return self.refusal(core, id, refusal);
+        }
+        let queue = &found.served.queue;
+        let levels = queue.spec().priority_levels;
+        if priority.0 > levels {
+            return self.refusal(core, id, Refusal::BadPriority { priority: priority.0, levels });
+        }
+        let lease = match queue.lease(rows) {
+            Ok(lease) => lease,
+            Err(refusal) => return self.refusal(core, id, refusal),
+        };
+        self.fill(core, lease, (id, model, rows), timeout, priority, payload_len);
+    }
+
+    fn fill(
+        &mut self,
+        core: &mut Core,
+        mut lease: Lease,
+        (id, model, rows): (RequestId, ModelId, Rows),
+        timeout: Micros,
+        priority: Priority,
+        payload_len: usize,
+    ) {
+        let expected = lease.input_mut().len();
+        if payload_len != expected {
+            let text = format_args!(
+                "{payload_len} bytes of payload; {rows} rows of this model are {expected}"
+            );
+            let ab = (payload_len as u64, expected as u64);
+            return self.error(core, Some(id), ErrorCode::WrongPayloadLength, ab, text);
+        }
+        let submit = Submit { timeout, priority, notify: Notify::Io, tag: 0 };
+        let model = model.0 as usize;
+        self.incoming = Incoming::Payload { lease, filled: 0, id, model, submit };
+    }
+
+    /// Hands the request over whose payload is whole.
+    pub(super) fn submit(&mut self, core: &mut Core, at: u16) {
+        let incoming = std::mem::replace(&mut self.incoming, Incoming::Head);
+        let Incoming::Payload { lease, id, model, submit, .. } = incoming else { return };
+        match lease.submit(submit) {
+            Ok(ticket) => {
+                let allowed = match submit.timeout {
+                    Micros(0) => core.models[model].served.queue.spec().default_timeout,
+                    given => given,
+                };
+                let held = Held { conn: at, request: id, submitted_at: core.now, allowed };
+                self.entries.push(core.table.insert(model, ticket, held));
+                self.ids.push(id);
+            }
+            Err(refusal) => self.refusal(core, id, refusal),
+        }
+    }
+
+    fn refusal(&mut self, core: &Core, id: RequestId, refusal: Refusal) {
+        let (code, a, b) = refusal_code(refusal);
+        self.error(core, Some(id), code, (a as u64, b as u64), format_args!("{refusal}"));
+    }
+}
+
+fn is_ready(core: &Core) -> bool {
+    !core.draining && core.control.ready.load(Ordering::Acquire)
+}
+
+/// The code of an accepted request's failure.
+pub(in crate::transport) fn failure_code(failure: Failure) -> ErrorCode {
+    match failure {
+        Failure::DeadlineExpired => ErrorCode::DeadlineExpired,
+        Failure::Cancelled => ErrorCode::Cancelled,
+        Failure::ModelFailed => ErrorCode::ModelFailed,
+        Failure::ModelPanicked => ErrorCode::ModelPanicked,
+        Failure::ShuttingDown => ErrorCode::ShuttingDown,
+    }
+}
+
+/// The code of a refusal, and its numbers.
+pub(in crate::transport) fn refusal_code(refusal: Refusal) -> (ErrorCode, u32, u32) {
+    match refusal {
+        Refusal::QueueFull { queued, max } => (ErrorCode::QueueFull, queued, max),
+        Refusal::DeadlineUnmeetable { needed_us, given_us } => {
+            (ErrorCode::DeadlineUnmeetable, needed_us, given_us)
+        }
+        Refusal::WrongRows { rows, max } => (ErrorCode::WrongRows, rows, max),
+        Refusal::BadPriority { priority, levels } => {
+            (ErrorCode::BadPriority, priority as u32, levels as u32)
+        }
+        Refusal::TimeoutTooLong { given_us, max_us } => (ErrorCode::BadDeadline, given_us, max_us),
+        Refusal::ShuttingDown => (ErrorCode::ShuttingDown, 0, 0),
+    }
+}
