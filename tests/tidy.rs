@@ -150,8 +150,6 @@ const LONG_AS_YET: &[(&str, usize)] = &[
     ("src/engine/plan/import.rs", 1000),
     ("src/engine/plan/lower.rs", 1050),
     ("src/engine/plan/simplify.rs", 800),
-    ("src/transport/conn.rs", 800),
-    ("src/transport/io.rs", 650),
 ];
 
 /// A call that has a better replacement, and where.
@@ -181,8 +179,7 @@ const BANS: &[Ban] = &[
     Ban {
         needle: "thread::sleep",
         inside: &["src/worker/", "src/queue/", "src/transport/", "src/batch/"],
-        // The fault injector delays on purpose.
-        except: &["src/transport/fault.rs"],
+        except: &[],
         in_tests_too: false,
         instead: "sleeping on a word (`sys::futex`) or in the poll, so that it can be woken",
     },
