@@ -57,7 +57,7 @@ impl File {
                     let after = line[at + needle.len()..].chars().next();
                     let starts = needle.starts_with(word);
                     let ends = needle.ends_with(word);
-                    !(starts && before.is_some_and(word)) && !(ends && after.is_some_and(word))
+                    !(starts && before.is_some_and(word) || ends && after.is_some_and(word))
                 })
             })
             .map(|(n, _)| n + 1)

@@ -85,8 +85,11 @@ fn talk(args: &InferArgs, mut target: Target, name: &str, labels: &[String]) -> 
     let rows = tensors::check(&target.inputs, &arrays, target.batched)
         .map_err(|e| Exit::new(Code::Refused, e))?;
     let how = Treatment { timeout: Micros(args.timeout_us), priority: Priority(args.priority) };
-    let ranges: Vec<Range<usize>> =
-        if args.rows { (0..rows).map(|r| r..r + 1).collect() } else { vec![0..rows] };
+    let ranges: Vec<Range<usize>> = if args.rows {
+        (0..rows).map(|r| r..r + 1).collect()
+    } else {
+        std::iter::once(0..rows).collect()
+    };
     let payloads: Vec<Vec<u8>> =
         ranges.iter().map(|r| tensors::payload(&target.inputs, &arrays, r.clone())).collect();
     let mut refused = Vec::new();
