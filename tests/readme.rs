@@ -1,12 +1,22 @@
-//! What the README says is held against the code: TOML blocks against the parsers, tables against
-//! their sources, paths against the tree.
+//! What the README says is held against the code: commands against the arguments that clap reads,
+//! TOML blocks against the parsers, tables against their sources, the Python block against a server.
 //!
 //! After a change of a source, `CORELANE_README=write cargo test --release --locked --test readme`
 //! writes the generated parts anew.
 
+#[path = "../src/bin/corelane/args.rs"]
+#[allow(dead_code)]
+mod args;
+#[path = "../src/bin/corelane/exit.rs"]
+#[allow(dead_code)]
+mod exit;
+
+use clap::Parser;
 use corelane::config::Config;
 use corelane::model::Manifest;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -51,6 +61,47 @@ impl Drop for Scratch {
     }
 }
 
+/// A server that is ended with the test.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn parse_command(line: &str) -> Result<args::Cli, String> {
+    let words = line.split_whitespace();
+    args::Cli::try_parse_from(words).map_err(|e| format!("{line:?}: {e}"))
+}
+
+/// `corelane ...` of a console block, also where cargo runs it.
+fn commands() -> Vec<String> {
+    (blocks(&read("README.md"), "console").iter())
+        .flat_map(|block| block.lines().map(str::to_owned).collect::<Vec<_>>())
+        .map(|line| match line.split_once("cargo run --release --locked -- ") {
+            Some((_, arguments)) => format!("corelane {arguments}"),
+            None => line,
+        })
+        .filter(|line| line.starts_with("corelane "))
+        .collect()
+}
+
+#[test]
+fn every_command_is_one_that_the_program_takes() {
+    let commands = commands();
+    assert!(commands.len() >= 7, "{commands:?}");
+    for command in &commands {
+        parse_command(command).unwrap_or_else(|e| panic!("{e}"));
+        for word in command.split_whitespace().filter(|w| w.starts_with("models/")) {
+            assert!(root().join(word).exists(), "{command:?}: no {word}");
+        }
+    }
+    assert!(parse_command("corelane serve --no-such-option").is_err());
+    assert!(parse_command("corelane brew").is_err());
+}
+
 #[test]
 fn the_test_command_is_the_one_that_ci_runs() {
     let command = "cargo test --release --locked";
@@ -87,6 +138,11 @@ fn every_toml_block_is_read_by_its_parser() {
     assert!(seen.iter().all(|&n| n > 0), "{seen:?}");
 }
 
+fn exit_codes() -> String {
+    let rows = exit::TABLE.iter().map(|(number, what)| format!("| {number} | {what} |\n"));
+    format!("| code | meaning |\n|---|---|\n{}", rows.collect::<String>())
+}
+
 /// The table in the documentation of the manifest's module, without the links of rustdoc.
 fn manifest_keys() -> String {
     (read("src/model/manifest.rs").lines())
@@ -102,7 +158,12 @@ fn manifest_keys() -> String {
 
 #[test]
 fn the_generated_parts_are_up_to_date() {
-    let parts = [("manifest", manifest_keys()), ("config", corelane::config::reference())];
+    let parts = [
+        ("embed", format!("```rust\n{}```\n", read("examples/embed.rs"))),
+        ("manifest", manifest_keys()),
+        ("config", corelane::config::reference()),
+        ("exit", exit_codes()),
+    ];
     let old = read("README.md");
     let mut new = old.clone();
     for (name, content) in &parts {
@@ -136,4 +197,37 @@ fn every_path_it_names_is_there() {
         }
     }
     assert!(checked >= 5, "only {checked} paths were found");
+}
+
+#[test]
+fn the_python_block_talks_to_a_server() {
+    let scratch = Scratch::new("readme-python");
+    // The model as the README serves it; one unpinned worker, so that any machine will do.
+    let mut server = Server(
+        Command::new(env!("CARGO_BIN_EXE_corelane"))
+            .args(["serve", "--unix", "corelane.sock", "--unpinned", "1", "--model"])
+            .arg(root().join("models/mlp"))
+            .current_dir(&scratch.0)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program starts"),
+    );
+    let mut ready = String::new();
+    BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    assert!(ready.contains("\"ready\":true"), "{ready:?}");
+    let block = blocks(&read("README.md"), "python").concat();
+    assert!(block.contains("connect"));
+    let output = Command::new("python3")
+        .args(["-c", &block])
+        .current_dir(&scratch.0)
+        .env("PYTHONPATH", root().join("examples/python"))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .output()
+        .expect("python3 is required");
+    assert!(
+        output.status.success() && !output.stdout.is_empty(),
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
