@@ -107,7 +107,7 @@ impl Hub {
     }
     /// The next new connection.
     pub fn accept(&self) -> Option<ServerEnd> {
-        self.new.lock().unwrap_or_else(|e| e.into_inner()).pop().map(ServerEnd)
+        self.new.lock().unwrap_or_else(|e| e.into_inner()).pop().map(|p| ServerEnd(Some(p)))
     }
     /// Lets nobody in any more.
     pub fn close(&self) {
@@ -156,24 +156,28 @@ impl Loopback {
 
 /// The server's end.
 #[derive(Debug)]
-pub(super) struct ServerEnd(Arc<Pipe>);
+pub(super) struct ServerEnd(Option<Arc<Pipe>>);
 
 impl ServerEnd {
+    fn pipe(&self) -> &Pipe {
+        self.0.as_ref().expect("a server's end holds its pipe until it is dropped")
+    }
     pub fn take_touched(&self) -> bool {
-        self.0.touched.load(Ordering::Relaxed) && self.0.touched.swap(false, Ordering::Acquire)
+        self.pipe().touched.load(Ordering::Relaxed)
+            && self.pipe().touched.swap(false, Ordering::Acquire)
     }
     pub fn read(&self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        let mut rings = self.0.lock();
+        let mut rings = self.pipe().lock();
         let ring = &mut rings.0;
         if ring.len == 0 {
             return if ring.finished { Ok(0) } else { Err(io::ErrorKind::WouldBlock.into()) };
         }
         let n = buffers.iter_mut().map(|buffer| ring.read(buffer)).sum();
-        self.0.changed.notify_all();
+        self.pipe().changed.notify_all();
         Ok(n)
     }
     pub fn write(&self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
-        let mut rings = self.0.lock();
+        let mut rings = self.pipe().lock();
         let ring = &mut rings.1;
         if ring.abandoned {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -182,25 +186,29 @@ impl ServerEnd {
         if n == 0 && buffers.iter().any(|buffer| !buffer.is_empty()) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        self.0.changed.notify_all();
+        self.pipe().changed.notify_all();
         Ok(n)
     }
     pub fn finish(&self) {
-        self.0.lock().1.finished = true;
-        self.0.changed.notify_all();
+        self.pipe().lock().1.finished = true;
+        self.pipe().changed.notify_all();
     }
 }
 
 impl Drop for ServerEnd {
     fn drop(&mut self) {
-        let mut rings = self.0.lock();
+        let Some(pipe) = self.0.take() else { return };
+        let mut rings = pipe.lock();
         rings.1.finished = true;
         rings.0.abandoned = true;
-        self.0.changed.notify_all();
+        pipe.changed.notify_all();
         drop(rings);
-        let mut old = self.0.hub.old.lock().unwrap_or_else(|e| e.into_inner());
-        if old.len() < old.capacity() && !self.0.hub.closed.load(Ordering::Acquire) {
-            old.push(self.0.clone());
+        let hub = pipe.hub.clone();
+        let mut old = hub.old.lock().unwrap_or_else(|e| e.into_inner());
+        if old.len() < old.capacity() && !hub.closed.load(Ordering::Acquire) {
+            // Moved, not cloned: a client may empty the list at once, and would leave the last
+            // reference, and the freeing, to this thread.
+            old.push(pipe);
         }
     }
 }
