@@ -273,6 +273,14 @@ fn served(
     if workers == 0 {
         return Err(BuildError::Config(format!("model {name}: no worker serves it")));
     }
+    let largest = setup.engine.batch_sizes().last().copied().unwrap_or(1);
+    for (what, rows) in [
+        ("max_request_rows", setup.max_request_rows.0 as usize),
+        ("max_batch_size", setup.batch.max_batch_size as usize),
+    ] {
+        // A request larger than every plan could never be taken.
+        limit(&format!("model {name}: {what} (the largest compiled batch)"), rows, largest)?;
+    }
     let sizes = setup.engine.batch_sizes();
     let signature = setup.engine.signature().clone();
     // Beside those that wait: one batch of single rows on each worker, and as many being filled or

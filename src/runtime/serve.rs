@@ -4,8 +4,10 @@ use super::{DrainReport, Runtime, stats};
 use crate::queue::completion::CompletionReceiver;
 use crate::sys::affinity::{self, AffinityError};
 use crate::sys::clock;
-use crate::transport::{BindError, Served, Server, ServerOptions, StatsDesk};
+use crate::sys::sync::{AtomicU64, Ordering};
+use crate::transport::{BindError, Served, Server, ServerOptions, StatsDesk, TransportCounters};
 use crate::units::{CoreId, Nanos};
+use crate::wire::ErrorCode;
 use std::fmt;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -44,6 +46,26 @@ impl std::error::Error for ServeError {
             ServeError::Taken => None,
         }
     }
+}
+
+fn transport_stats(counters: &TransportCounters) -> serde_json::Value {
+    let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let errors: serde_json::Map<String, serde_json::Value> = ErrorCode::ALL
+        .iter()
+        .map(|&code| (code.name().to_owned(), counters.errors_of(code).into()))
+        .collect();
+    serde_json::json!({
+        "connections_total": of(&counters.connections_total),
+        "connections_open": of(&counters.connections_open),
+        "frames_total": of(&counters.frames_total),
+        "answers_total": of(&counters.answers_total),
+        "received_bytes_total": of(&counters.received_bytes_total),
+        "sent_bytes_total": of(&counters.sent_bytes_total),
+        "reads_total": of(&counters.reads_total),
+        "writes_total": of(&counters.writes_total),
+        "sleeps_total": of(&counters.sleeps_total),
+        "errors_total": errors,
+    })
 }
 
 impl Runtime {
@@ -102,6 +124,8 @@ impl Runtime {
                 return Err(ServeError::System(std::io::Error::other(text)));
             }
         }
+        let counters = server.shared_counters();
+        self.shared.add_stats("transport", move || transport_stats(&counters));
         server.set_ready(true);
         Ok(server)
     }

@@ -255,7 +255,7 @@ const STOP: u32 = 2;
 struct Control {
     phase: AtomicU32,
     ready: AtomicBool,
-    counters: TransportCounters,
+    counters: Arc<TransportCounters>,
 }
 
 /// A running server. Dropping it stops the thread and closes all connections; to lose nothing,
@@ -303,7 +303,7 @@ impl Server {
         let control = Arc::new(Control {
             phase: AtomicU32::new(RUN),
             ready: AtomicBool::new(false),
-            counters: TransportCounters::default(),
+            counters: Arc::default(),
         });
         let hub = loopback::Hub::new(waker.clone());
         let parts = io::Parts {
@@ -339,6 +339,10 @@ impl Server {
     /// Says whether requests are taken; if not, they get `not_ready`.
     pub fn set_ready(&self, ready: bool) {
         self.control.ready.store(ready, Ordering::Release);
+    }
+    /// The counters, for whoever reads them for longer.
+    pub fn shared_counters(&self) -> Arc<TransportCounters> {
+        self.control.counters.clone()
     }
     /// The counters.
     pub fn counters(&self) -> &TransportCounters {
