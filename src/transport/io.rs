@@ -437,29 +437,34 @@ impl Io {
     }
 
     fn sleep(&mut self) {
-        let mut timeout = Some(Duration::ZERO);
-        if !self.has_work() {
-            if self.spin != Nanos(0) && self.core.table.held() > 0 {
-                let until = clock::now().after(self.spin);
-                while clock::now() < until {
-                    if self.has_work() {
-                        // Others' requests wait in the kernel, but not for long.
-                        self.unasked += 1;
-                        if self.unasked < UNASKED_MAX {
-                            return;
-                        }
-                        return self.wait(Some(Duration::ZERO));
-                    }
-                    spin_turn();
+        if self.has_work() {
+            return self.go_on();
+        }
+        if self.spin != Nanos(0) && self.core.table.held() > 0 {
+            let until = clock::now().after(self.spin);
+            while clock::now() < until {
+                if self.has_work() {
+                    return self.go_on();
                 }
-            }
-            timeout = self.next_instant().map(|at| Duration::from_nanos(at.since(clock::now()).0));
-            self.waker.flag().announce();
-            if self.has_work() {
-                timeout = Some(Duration::ZERO);
+                spin_turn();
             }
         }
+        let timeout = self.next_instant().map(|at| Duration::from_nanos(at.since(clock::now()).0));
+        self.waker.flag().announce();
+        if self.has_work() {
+            self.waker.flag().cancel();
+            return self.go_on();
+        }
         self.wait(timeout);
+    }
+
+    /// There is work: another turn, without asking the kernel for more. Others' requests wait there
+    /// meanwhile, but not for long.
+    fn go_on(&mut self) {
+        self.unasked += 1;
+        if self.unasked >= UNASKED_MAX {
+            self.wait(Some(Duration::ZERO));
+        }
     }
 
     fn wait(&mut self, timeout: Option<Duration>) {
