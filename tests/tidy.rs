@@ -145,13 +145,6 @@ const HOT: &[&str] = &["src/worker/", "src/queue/", "src/batch/", "src/transport
 const CODE_LINES_MAX: usize = 600;
 const TEST_LINES_MAX: usize = 1200;
 
-/// Longer than they should be until they are split, and how long at most; the list only shrinks.
-const LONG_AS_YET: &[(&str, usize)] = &[
-    ("src/engine/plan/import.rs", 1000),
-    ("src/engine/plan/lower.rs", 1050),
-    ("src/engine/plan/simplify.rs", 800),
-];
-
 /// A call that has a better replacement, and where.
 struct Ban {
     needle: &'static str,
@@ -301,8 +294,7 @@ fn raw_atomics(file: &File) -> Findings {
 }
 
 fn file_length(file: &File) -> Findings {
-    let long = LONG_AS_YET.iter().find(|(path, _)| *path == file.path).map(|(_, max)| *max);
-    let max = long.unwrap_or(if file.is_test() { TEST_LINES_MAX } else { CODE_LINES_MAX });
+    let max = if file.is_test() { TEST_LINES_MAX } else { CODE_LINES_MAX };
     let lines = file.text.lines().count();
     if !file.is_rust() || lines <= max {
         return Vec::new();
