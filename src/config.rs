@@ -17,6 +17,7 @@ use crate::limits::{
 };
 use crate::model::manifest::WEIGHT_MAX;
 use crate::model::{InstanceGroup, Manifest};
+use crate::runtime::{BoardMismatch, RealTime};
 use crate::toml_errors::{Document, Table, TomlError};
 use crate::units::{CoreId, Micros};
 use crate::worker::IdleStrategy;
@@ -61,7 +62,16 @@ keys! {
     "runtime" "workers" "number" "1" "Workers, where `pin = false`.";
     "runtime" "io_core" "core" "the first allowed core without a worker" "Core of the I/O thread. Not pinned where every core has a worker, or with `pin = false`.";
     "runtime" "idle" "\"park\", \"adaptive\" or { spin_us = N }" "\"park\"" "What a worker does when nothing waits: sleep, spin while that pays, or spin for N microseconds and then sleep.";
+    "runtime" "board" "\"auto\", a board's name or a file" "none" "Takes `cores` and `io_core` from the board's plan. `auto` looks at the device tree and the processor.";
+    "runtime" "board_mismatch" "\"error\" or \"adapt\"" "\"error\"" "What to do where the machine is not as the board says: say so and stop, or take the part of the plan that it has.";
     "runtime" "drain_timeout_ms" "milliseconds" "10000" "How long SIGTERM waits for accepted requests.";
+    "realtime" "scheduler" "\"fifo\", \"rr\" or \"other\"" "as it is" "Scheduling policy of workers and I/O thread. With `fifo` or `rr`, a worker that spins lets nothing else run on its core: use `idle = \"park\"`.";
+    "realtime" "priority" "1 to 99" "50" "Priority, where `scheduler` is `fifo` or `rr`; 99 is the highest.";
+    "realtime" "timer_slack_ns" "nanoseconds" "as it is" "How late timers of workers and I/O thread may fire.";
+    "realtime" "lock_memory" "true or false" "false" "Locks all memory of the process once everything is loaded.";
+    "realtime" "cpu_dma_latency_us" "microseconds" "as it is" "Longest time that an idle core may take to wake; costs power.";
+    "realtime" "transparent_huge_pages" "\"system\" or \"off\"" "\"system\"" "`off` keeps the kernel from gathering small pages of this process.";
+    "realtime" "refused" "\"error\" or \"run_on\"" "\"error\"" "What to do where the system refuses one of these. `stats` shows each as `wanted` and `got`.";
     "model" "path" "path" "required" "A directory with a manifest, or a bare .onnx file; relative to the configuration file.";
     "model" "name" "text" "the manifest's" "Name that clients ask for.";
     "model" "engine" "\"plan\" or \"tract\"" "the manifest's" "What runs it.";
@@ -194,6 +204,12 @@ impl Default for Listen {
 pub struct Config {
     /// Where the workers run.
     pub workers: Workers,
+    /// The board whose plan names the cores: `auto`, a name, or a file.
+    pub board: Option<String>,
+    /// What to do where the machine is not as the board says.
+    pub board_mismatch: BoardMismatch,
+    /// What the kernel is asked for.
+    pub realtime: RealTime,
     /// Core of the I/O thread; `None`: the first allowed one without a worker.
     pub io_core: Option<CoreId>,
     /// What a worker does when nothing waits.
@@ -216,6 +232,9 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             workers: Workers::default(),
+            board: None,
+            board_mismatch: BoardMismatch::default(),
+            realtime: RealTime::default(),
             io_core: None,
             idle: IdleStrategy::default(),
             drain_timeout: Duration::from_secs(10),
@@ -292,7 +311,10 @@ impl Config {
         let mut config = Config { metrics: root.text("metrics")?, ..Config::default() };
         set(&mut config.metrics_allow_non_loopback, root.boolean("metrics_allow_non_loopback")?);
         if let Some(table) = root.table("runtime")? {
-            config.runtime(table)?;
+            config.runtime(table, base)?;
+        }
+        if let Some(table) = root.table("realtime")? {
+            config.realtime = realtime::read(table)?;
         }
         let tables = root.tables("model")?.unwrap_or_default();
         if tables.is_empty() {
@@ -321,8 +343,27 @@ impl Config {
         Ok(config)
     }
 
-    fn runtime(&mut self, table: Table<'_>) -> Result<(), TomlError> {
+    fn runtime(&mut self, table: Table<'_>, base: &Path) -> Result<(), TomlError> {
         let cores = cores(&table)?;
+        self.board = table.text("board")?.map(|asked| board(&asked, base));
+        if self.board.is_some() {
+            for key in ["cores", "pin", "workers", "io_core"] {
+                if table.keys().iter().any(|k| k == key) {
+                    let message = "not with `board`, whose plan says it";
+                    return Err(table.invalid(key, message));
+                }
+            }
+        }
+        if let Some(mismatch) = table.text("board_mismatch")? {
+            self.board_mismatch = match mismatch.as_str() {
+                "error" => BoardMismatch::Error,
+                "adapt" => BoardMismatch::Adapt,
+                _ => {
+                    let message = format!("{mismatch:?}; choose \"error\" or \"adapt\"");
+                    return Err(table.invalid("board_mismatch", message));
+                }
+            };
+        }
         let pin = table.boolean("pin")?.unwrap_or(true);
         let workers = table.integer("workers", 1, WORKERS_MAX as u64)?;
         self.workers = match (pin, cores, workers) {
@@ -354,6 +395,14 @@ impl Config {
         set(&mut self.drain_timeout, drain.map(Duration::from_millis));
         table.finish()
     }
+}
+
+/// A file is taken from the configuration's own directory; what has neither `/` nor `.toml` is a name.
+fn board(asked: &str, base: &Path) -> String {
+    if asked.contains('/') || asked.ends_with(".toml") {
+        return base.join(asked).display().to_string();
+    }
+    asked.into()
 }
 
 fn set<T>(to: &mut T, value: Option<T>) {
@@ -477,6 +526,8 @@ pub fn parse_cores(text: &str) -> Result<Vec<CoreId>, String> {
     }
     Ok(cores)
 }
+
+mod realtime;
 
 #[cfg(test)]
 mod tests;

@@ -19,6 +19,7 @@
 //! | `bin/corelane` | argument parsing and printing | everything public |
 //! | `lab` | measures the runtime and its parts against floors | everything public |
 //! | `runtime` | boot, ready, drain, stop; the in-process client | all rooms below |
+//! | `board` | boards by name, and whether the machine is what they say | `sys` |
 //! | `config` | `corelane.toml` | the settings of those it configures |
 //! | `transport` | sockets, one event-driven I/O thread | [`wire`], `queue` |
 //! | `worker` | the pinned loop: close a batch, run it, answer | `queue`, `batch`, `engine`, `metrics` |
@@ -76,6 +77,8 @@ pub mod sys;
 
 #[cfg(feature = "std")]
 pub mod batch;
+#[cfg(feature = "std")]
+pub mod board;
 #[cfg(feature = "std")]
 pub mod config;
 #[cfg(feature = "std")]

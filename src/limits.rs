@@ -62,6 +62,17 @@ pub const MODEL_FILE_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;
 /// Alignment of slots and arenas: a cache line, and the widest vector register.
 pub const BUFFER_ALIGN_BYTES: usize = 64;
 
+// --- boards and the machine ---
+
+/// Cores of a machine, as many as an affinity set can name.
+pub const CPUS_MAX: usize = 1024;
+/// Largest board file, in bytes.
+pub const BOARD_FILE_BYTES_MAX: usize = 64 * 1024;
+/// Clusters, serial ports or figures of a board, each.
+pub const BOARD_LIST_MAX: usize = 64;
+/// Most that is read of one file under `/proc` or `/sys`, in bytes; `cpuinfo` of many cores is long.
+pub const SYSTEM_FILE_BYTES_MAX: usize = 4 * 1024 * 1024;
+
 // --- transport ---
 
 /// Connections of one server, over all listeners.
@@ -111,6 +122,7 @@ const _: () = assert!(CONNECTIONS_MAX <= u16::MAX as usize);
 // A worker set is one word.
 const _: () = assert!(WORKERS_MAX <= u64::BITS as usize);
 const _: () = assert!(BATCH_ROWS_MAX <= u16::MAX as usize);
+const _: () = assert!(WORKERS_MAX <= CPUS_MAX && CPUS_MAX <= u16::MAX as usize);
 const _: () = assert!(SLOTS_PER_MODEL_MAX <= u16::MAX as usize);
 const _: () = assert!(IN_FLIGHT_PER_CONNECTION_MAX <= SLOTS_PER_MODEL_MAX);
 const _: () = assert!(BUFFER_ALIGN_BYTES.is_multiple_of(TENSOR_ALIGN_BYTES));

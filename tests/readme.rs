@@ -138,6 +138,23 @@ fn every_toml_block_is_read_by_its_parser() {
     assert!(seen.iter().all(|&n| n > 0), "{seen:?}");
 }
 
+/// Boards by name.
+fn boards() -> String {
+    let mut out =
+        "| name | board | workers | I/O | builds for |\n|---|---|---|---|---|\n".to_string();
+    for name in corelane::board::names() {
+        let board = corelane::board::Board::read(name).unwrap();
+        let list = corelane::sys::affinity::core_list;
+        let (workers, io) = match &board.cores {
+            Some(plan) => (list(&plan.workers), list(&plan.io.into_iter().collect::<Vec<_>>())),
+            None => ("all but the first".into(), "the first".into()),
+        };
+        let (title, target) = (&board.title, &board.build.target);
+        out.push_str(&format!("| `{name}` | {title} | {workers} | {io} | `{target}` |\n"));
+    }
+    out
+}
+
 fn exit_codes() -> String {
     let rows = exit::TABLE.iter().map(|(number, what)| format!("| {number} | {what} |\n"));
     format!("| code | meaning |\n|---|---|\n{}", rows.collect::<String>())
@@ -162,6 +179,7 @@ fn the_generated_parts_are_up_to_date() {
         ("embed", format!("```rust\n{}```\n", read("examples/embed.rs"))),
         ("manifest", manifest_keys()),
         ("config", corelane::config::reference()),
+        ("boards", boards()),
         ("exit", exit_codes()),
     ];
     let old = read("README.md");
@@ -187,7 +205,7 @@ fn every_path_it_names_is_there() {
     let prose: String = text.split("```").step_by(2).collect();
     let mut checked = 0;
     for word in prose.split('`').skip(1).step_by(2) {
-        let is_path = ["src/", "examples/", "models/", ".ci/", "LICENSE", "tests/"]
+        let is_path = ["src/", "examples/", "models/", ".ci/", "LICENSE", "tests/", "boards/"]
             .iter()
             .any(|start| word.starts_with(start));
         if is_path {

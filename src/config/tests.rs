@@ -47,8 +47,8 @@ fn a_full_file_is_read() {
             allow_non_loopback: true,
         },
         metrics: Some("127.0.0.1:9100".into()),
-        metrics_allow_non_loopback: false,
         log_level: log::LevelFilter::Debug,
+        ..Config::default()
     };
     assert_eq!(config, wanted);
 }
@@ -57,6 +57,56 @@ fn a_full_file_is_read() {
 fn what_is_absent_has_its_default() {
     let models = vec![ModelEntry::new("/base/m")];
     assert_eq!(parse(MODEL).unwrap(), Config { models, ..Config::default() });
+}
+
+#[test]
+fn a_board_says_which_cores() {
+    let with = |runtime: &str| parse(&format!("{MODEL}[runtime]\n{runtime}"));
+    let config = with("board = 'rpi5'\nboard_mismatch = 'adapt'\n").unwrap();
+    assert_eq!(config.board.as_deref(), Some("rpi5"));
+    assert_eq!(config.board_mismatch, BoardMismatch::Adapt);
+    let file = with("board = 'mine.toml'\n").unwrap();
+    assert_eq!(file.board.as_deref(), Some("/base/mine.toml"));
+    assert_eq!(file.board_mismatch, BoardMismatch::Error);
+    for other in ["cores = [1]", "pin = false", "workers = 1", "io_core = 0"] {
+        let error = with(&format!("board = 'auto'\n{other}\n")).unwrap_err();
+        assert!(error.contains("not with `board`, whose plan says it"), "{error}");
+    }
+    let error = with("board = 'auto'\nboard_mismatch = 'ignore'\n").unwrap_err();
+    assert!(error.contains("choose \"error\" or \"adapt\""), "{error}");
+}
+
+#[test]
+fn real_time_options_are_read() {
+    use crate::runtime::{Policy, ProcessOptions, ThreadOptions};
+    use crate::units::Nanos;
+    let with = |text: &str| parse(&format!("{MODEL}[realtime]\n{text}")).map(|c| c.realtime);
+    let all = "scheduler = 'fifo'\npriority = 80\ntimer_slack_ns = 1000\nlock_memory = true\n\
+               cpu_dma_latency_us = 0\ntransparent_huge_pages = 'off'\nrefused = 'run_on'\n";
+    let wanted = RealTime {
+        thread: ThreadOptions { policy: Some(Policy::Fifo(80)), timer_slack: Some(Nanos(1_000)) },
+        process: ProcessOptions {
+            lock_memory: true,
+            cpu_dma_latency: Some(Micros(0)),
+            no_huge_pages: true,
+        },
+        run_on: true,
+    };
+    assert_eq!(with(all), Ok(wanted));
+    assert_eq!(with(""), Ok(RealTime::default()));
+    assert_eq!(with("scheduler = 'rr'").unwrap().thread.policy, Some(Policy::RoundRobin(50)));
+    for (text, says) in [
+        ("priority = 5", "only with scheduler = \"fifo\" or \"rr\""),
+        ("scheduler = 'other'\npriority = 5", "only with scheduler"),
+        ("scheduler = 'fifo'\npriority = 100", "within 1 to 99"),
+        ("scheduler = 'batch'", "choose \"fifo\", \"rr\" or \"other\""),
+        ("transparent_huge_pages = 'on'", "choose \"system\" or \"off\""),
+        ("refused = 'no'", "choose \"error\" or \"run_on\""),
+        ("mlock = true", "unknown key"),
+    ] {
+        let error = with(text).unwrap_err();
+        assert!(error.contains(says), "{text}: {error}");
+    }
 }
 
 #[test]
@@ -137,7 +187,7 @@ fn a_file_that_is_not_there_is_named() {
 #[test]
 fn the_reference_lists_exactly_the_keys_there_are() {
     use crate::toml_errors::TomlErrorKind;
-    for table in ["", "runtime", "model", "listen", "log"] {
+    for table in ["", "runtime", "realtime", "model", "listen", "log"] {
         let text = match table {
             "" => format!("qqqqqqqqqqqq = 1\n{MODEL}"),
             "model" => format!("{MODEL}qqqqqqqqqqqq = 1\n"),
@@ -145,7 +195,7 @@ fn the_reference_lists_exactly_the_keys_there_are() {
         };
         let error = Config::parse("c.toml", &text, Path::new("")).unwrap_err();
         let TomlErrorKind::UnknownKey { known, .. } = *error.kind else { panic!("{error}") };
-        let tables = ["runtime", "model", "listen", "log"];
+        let tables = ["runtime", "realtime", "model", "listen", "log"];
         let mut known: Vec<String> = known
             .into_iter()
             .filter(|k| !table.is_empty() || !tables.contains(&k.as_str()))
@@ -179,6 +229,11 @@ fn the_reference_tells_the_defaults_that_hold() {
         default("", "metrics_allow_non_loopback"),
         config.metrics_allow_non_loopback.to_string()
     );
+    assert_eq!(default("runtime", "board_mismatch"), "\"error\"");
+    assert_eq!(config.board_mismatch, BoardMismatch::Error);
+    let priority = default("realtime", "priority").parse().unwrap();
+    let fifo = parse(&format!("{MODEL}[realtime]\nscheduler = 'fifo'\n")).unwrap();
+    assert_eq!(fifo.realtime.thread.policy, Some(crate::runtime::Policy::Fifo(priority)));
     assert_eq!(default("runtime", "pin"), "true");
     assert_eq!(config.workers, Workers::AllButFirst);
     let Ok(Workers::Unpinned(n)) =

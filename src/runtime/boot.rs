@@ -1,5 +1,6 @@
 //! From a configuration to a runtime that is ready.
 
+use super::realtime::{RealTime, Refused};
 use super::{ModelSetup, Runtime, ServedModel, Shared};
 use crate::limits::{MODELS_MAX, SLOT_BYTES_PER_MODEL_MAX, SLOTS_PER_MODEL_MAX, WORKERS_MAX};
 use crate::metrics::WorkerStats;
@@ -50,6 +51,8 @@ pub enum BuildError {
     },
     /// The system refused a thread or a file descriptor.
     System(std::io::Error),
+    /// The system refused real-time options.
+    RealTime(Refused),
 }
 
 impl fmt::Display for BuildError {
@@ -68,6 +71,7 @@ impl fmt::Display for BuildError {
                 write!(f, "a worker could not start: {reason}")
             }
             BuildError::System(e) => write!(f, "the system refused: {e}"),
+            BuildError::RealTime(refused) => refused.fmt(f),
         }
     }
 }
@@ -78,6 +82,7 @@ impl std::error::Error for BuildError {
             BuildError::Affinity(e) => Some(e),
             BuildError::Model { reason, .. } => Some(&**reason),
             BuildError::System(e) => Some(e),
+            BuildError::RealTime(refused) => Some(refused),
             _ => None,
         }
     }
@@ -91,6 +96,7 @@ pub struct RuntimeBuilder {
     cores: Option<Vec<CoreId>>,
     unpinned: Option<usize>,
     idle: IdleStrategy,
+    realtime: RealTime,
 }
 
 impl RuntimeBuilder {
@@ -126,6 +132,12 @@ impl RuntimeBuilder {
         self
     }
 
+    /// What the kernel is asked for. The default asks for nothing.
+    pub fn realtime(mut self, realtime: RealTime) -> Self {
+        self.realtime = realtime;
+        self
+    }
+
     fn worker_cores(&self) -> Result<Vec<Option<CoreId>>, BuildError> {
         if let Some(workers) = self.unpinned {
             if self.cores.is_some() {
@@ -137,7 +149,8 @@ impl RuntimeBuilder {
         let allowed = affinity::allowed().map_err(BuildError::Affinity)?;
         let cores = match &self.cores {
             Some(cores) => {
-                affinity::check(cores, &allowed).map_err(BuildError::Affinity)?;
+                let pinnable = affinity::pinnable().map_err(BuildError::Affinity)?;
+                affinity::check(cores, &pinnable).map_err(BuildError::Affinity)?;
                 let mut sorted = cores.clone();
                 sorted.sort_unstable();
                 sorted.dedup();
@@ -160,6 +173,7 @@ impl RuntimeBuilder {
     pub fn build(mut self) -> Result<Runtime, BuildError> {
         let cores = self.worker_cores()?;
         limit("workers", cores.len(), WORKERS_MAX)?;
+        let early = self.realtime.process.apply_early();
         for dir in std::mem::take(&mut self.dirs) {
             self.setups.push(ModelSetup::read(&dir)?);
         }
@@ -197,6 +211,7 @@ impl RuntimeBuilder {
             let spec = WorkerSpec {
                 id: WorkerId(n as u8),
                 core,
+                thread: self.realtime.thread,
                 idle: self.idle,
                 lanes,
                 completions,
@@ -218,11 +233,12 @@ impl RuntimeBuilder {
             extra: std::sync::Mutex::new(Vec::new()),
         });
         // From here on a failure drops the runtime, which stops the workers that did start.
-        let runtime =
-            Runtime { shared: shared.clone(), threads, stop, io: Some((receivers, waker)) };
+        let io = Some((receivers, waker));
+        let realtime = self.realtime.granted(early);
+        let mut runtime = Runtime { shared: shared.clone(), threads, stop, io, realtime };
         for _ in 0..cores.len() {
             match readiness.recv() {
-                Ok(Ok(_)) => {}
+                Ok(Ok(started)) => runtime.realtime.add(started.thread),
                 Ok(Err(StartError::Affinity(e))) => return Err(BuildError::Affinity(e)),
                 Ok(Err(StartError::Engine { lane, reason })) => {
                     let model = shared.models.get(lane).map(|m| m.setup.name.clone());
@@ -234,6 +250,7 @@ impl RuntimeBuilder {
                 }
             }
         }
+        runtime.realtime.finish(&shared).map_err(BuildError::RealTime)?;
         Ok(runtime)
     }
 }

@@ -15,11 +15,17 @@
 
 mod boot;
 mod local;
+mod plan;
+mod realtime;
 mod serve;
 mod stats;
 
 pub use boot::{BuildError, RuntimeBuilder};
 pub use local::{Answer, InferError, LocalClient, ModelHandle, Pending, Request, WaitPolicy};
+pub use plan::{BoardMismatch, PlanError, PlannedBoard, plan_board};
+pub use realtime::{
+    Outcome, PRIORITY_RANGE, Policy, ProcessOptions, RealTime, Refused, ThreadOptions,
+};
 pub use serve::ServeError;
 pub use stats::{ModelStats, StatsSnapshot, WorkerState};
 
@@ -119,6 +125,7 @@ pub struct Runtime {
     threads: Vec<std::thread::JoinHandle<()>>,
     stop: Arc<AtomicBool>,
     io: Option<(Vec<CompletionReceiver>, Arc<IoWaker>)>,
+    realtime: realtime::Granted,
 }
 
 /// How a drain ended.

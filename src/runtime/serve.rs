@@ -1,6 +1,6 @@
 //! The doors of a runtime: one I/O thread that serves its models over sockets.
 
-use super::{DrainReport, Runtime, stats};
+use super::{DrainReport, Refused, Runtime, stats};
 use crate::queue::completion::CompletionReceiver;
 use crate::sys::affinity::{self, AffinityError};
 use crate::sys::clock;
@@ -20,6 +20,8 @@ pub enum ServeError {
     Bind(BindError),
     /// The I/O thread could not be pinned.
     Affinity(AffinityError),
+    /// The system refused the I/O thread real-time options.
+    RealTime(Refused),
     /// The system gave no thread.
     System(std::io::Error),
     /// The runtime's one I/O thread runs already, or somebody took its completion rings.
@@ -31,6 +33,7 @@ impl fmt::Display for ServeError {
         match self {
             ServeError::Bind(e) => e.fmt(f),
             ServeError::Affinity(e) => write!(f, "the I/O thread: {e}"),
+            ServeError::RealTime(e) => e.fmt(f),
             ServeError::System(e) => write!(f, "the system refused: {e}"),
             ServeError::Taken => f.write_str("the runtime has its one I/O thread already"),
         }
@@ -42,6 +45,7 @@ impl std::error::Error for ServeError {
         match self {
             ServeError::Bind(e) => Some(e),
             ServeError::Affinity(e) => Some(e),
+            ServeError::RealTime(e) => Some(e),
             ServeError::System(e) => Some(e),
             ServeError::Taken => None,
         }
@@ -109,15 +113,19 @@ impl Runtime {
         })
         .map_err(ServeError::System)?;
         let (pinned, pin) = mpsc::channel();
+        let options_of_thread = self.realtime.wanted.thread;
         let on_start = move || {
             let result = io_core.map_or(Ok(()), |core| affinity::restrict(&[core]));
             // The receiver waits below.
-            let _ = pinned.send(result);
+            let _ = pinned.send(result.map(|()| options_of_thread.apply("cl-io")));
         };
         let server = Server::start(options, models, completions, waker, desk, on_start)
             .map_err(ServeError::Bind)?;
         match pin.recv() {
-            Ok(Ok(())) => {}
+            Ok(Ok(outcomes)) => {
+                self.realtime.add(outcomes);
+                self.realtime.check().map_err(ServeError::RealTime)?;
+            }
             Ok(Err(error)) => return Err(ServeError::Affinity(error)),
             Err(_) => {
                 let text = "the I/O thread ended while it started";

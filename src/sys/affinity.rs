@@ -47,6 +47,23 @@ pub fn core_list(cores: &[CoreId]) -> String {
     if text.is_empty() { "none".into() } else { text.join(",") }
 }
 
+/// Reads a list of cores as the kernel writes it, `0-3,6`; an empty one has none. `None` if it is no
+/// such list, or names a core that no set can hold.
+pub fn parse_core_list(text: &str) -> Option<Vec<CoreId>> {
+    let mut cores = Vec::new();
+    for part in text.trim().split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
+        if first > last || usize::from(last) >= CpuSet::MAX_CPU {
+            return None;
+        }
+        cores.extend((first..=last).map(CoreId));
+    }
+    cores.sort_unstable();
+    cores.dedup();
+    Some(cores)
+}
+
 impl fmt::Display for AffinityError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -77,6 +94,20 @@ pub fn allowed() -> Result<Vec<CoreId>, AffinityError> {
     Ok((0..CpuSet::MAX_CPU).filter(|&c| set.is_set(c)).map(|c| CoreId(c as u16)).collect())
 }
 
+/// Cores that the calling thread can be pinned to, ascending: those that it may run on, and those that
+/// the kernel isolates, which no thread inherits but any may ask for.
+///
+/// # Errors
+/// The scheduler does not tell.
+pub fn pinnable() -> Result<Vec<CoreId>, AffinityError> {
+    let isolated = std::fs::read_to_string("/sys/devices/system/cpu/isolated").unwrap_or_default();
+    let mut cores = allowed()?;
+    cores.extend(parse_core_list(&isolated).unwrap_or_default());
+    cores.sort_unstable();
+    cores.dedup();
+    Ok(cores)
+}
+
 /// Checks that every core in `wanted` is in `allowed`.
 pub fn check(wanted: &[CoreId], allowed: &[CoreId]) -> Result<(), AffinityError> {
     if wanted.iter().all(|c| allowed.contains(c)) {
@@ -101,8 +132,7 @@ impl Pinned {
 
 /// Pins the calling thread to `core`, and reads back that it took.
 pub fn pin(core: CoreId) -> Result<Pinned, AffinityError> {
-    let allowed = allowed()?;
-    check(&[core], &allowed)?;
+    check(&[core], &pinnable()?)?;
     core_affinity::set_for_current(core_affinity::CoreId { id: core.0 as usize });
     let got = self::allowed()?;
     if got != [core] {

@@ -14,3 +14,5 @@ pub mod clock;
 pub mod memory;
 #[cfg(feature = "std")]
 pub mod pool;
+#[cfg(feature = "std")]
+pub mod realtime;

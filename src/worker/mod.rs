@@ -18,6 +18,7 @@ use crate::metrics::{LaneStats, WorkerPhase, WorkerStats};
 use crate::queue::completion::CompletionSender;
 use crate::queue::idle::IdleSet;
 use crate::queue::{ModelQueue, Work};
+use crate::sys::realtime::{Outcome, ThreadOptions};
 use crate::sys::sync::{Arc, AtomicBool, Ordering};
 use crate::sys::{affinity, alloc, clock};
 use crate::units::{CoreId, Nanos, WorkerId};
@@ -45,6 +46,8 @@ pub struct WorkerSpec {
     pub id: WorkerId,
     /// The core to pin to; `None` runs unpinned.
     pub core: Option<CoreId>,
+    /// What is asked of the kernel for its thread.
+    pub thread: ThreadOptions,
     /// What it does when nothing waits.
     pub idle: IdleStrategy,
     /// The models that it serves.
@@ -66,6 +69,8 @@ pub struct Started {
     pub id: WorkerId,
     /// The core that it is pinned to.
     pub core: Option<CoreId>,
+    /// What became of the options of its thread.
+    pub thread: Vec<Outcome>,
 }
 
 /// Why a worker could not start.
@@ -175,7 +180,9 @@ impl Worker {
                 lane,
             });
         }
-        let started = Started { id: spec.id, core };
+        // Last, so that loading and warming up don't hold up the rest of the system.
+        let thread = spec.thread.apply(&format!("cl-worker-{}", spec.id));
+        let started = Started { id: spec.id, core, thread };
         let worker = Worker {
             spec_id: spec.id,
             idle: idle::Idle::new(spec.idle),

@@ -1,6 +1,7 @@
 //! The program from outside: what it prints, what it refuses, and with which exit code.
 
 mod bad;
+mod board;
 mod serve;
 mod support;
 

@@ -2,6 +2,7 @@
 
 mod onnx;
 
+use corelane::engine::kernels::Isa;
 use corelane::engine::{self, Engine, EngineErrorKind, EngineKind, LoadRequest, PlanIndex};
 use corelane::limits::ARENA_BYTES_MAX_DEFAULT;
 use corelane::model::check::values;
@@ -224,6 +225,20 @@ fn every_model_directory_loads_verified_and_batches() {
         count += 1;
     }
     assert!(count >= 5, "{count} models");
+}
+
+/// On a board it must be NEON: the portable kernels would give the same answers, slowly.
+#[test]
+fn plans_take_the_vector_kernels_of_this_processor() {
+    let wanted = match std::env::consts::ARCH {
+        "aarch64" => "neon",
+        _ => Isa::detect().name(),
+    };
+    for model in ["mlp", "resnet8", "magika"] {
+        let manifest = Manifest::read(&repository().join("models").join(model)).unwrap();
+        let loaded = LoadedModel::load(manifest).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(loaded.engine.describe().isa.as_deref(), Some(wanted), "{model}");
+    }
 }
 
 const BATCH: Axis = Axis::Open("batch");

@@ -32,6 +32,8 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Shows a server's counters and stage histograms.
     Stats(StatsArgs),
+    /// Shows a board, and whether its plan fits this machine.
+    Board(BoardArgs),
     /// Measures.
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -52,7 +54,7 @@ pub struct ServeArgs {
     /// The configuration file.
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "models", "unix", "tcp", "cores", "unpinned", "io_core", "idle", "metrics", "allow_uid",
-        "psk_file", "non_loopback",
+        "psk_file", "non_loopback", "board", "board_mismatch",
     ])]
     pub config: Option<PathBuf>,
     /// Models to serve: directories with a manifest, or bare .onnx files.
@@ -67,6 +69,12 @@ pub struct ServeArgs {
     /// Cores of the workers, one pinned worker each (0,2 or 1-3).
     #[arg(long, value_name = "CORES", value_parser = parse_core_list, conflicts_with = "unpinned")]
     pub cores: Option<CoreList>,
+    /// Take the cores of workers and I/O from a board's plan: auto, a name, or a file.
+    #[arg(long, value_name = "BOARD", conflicts_with_all = ["cores", "unpinned", "io_core"])]
+    pub board: Option<String>,
+    /// Where this machine is not as the board says: error, or adapt, which takes what there is.
+    #[arg(long, value_name = "WHAT", requires = "board")]
+    pub board_mismatch: Option<Mismatch>,
     /// Run so many workers without pinning them.
     #[arg(long, value_name = "N")]
     pub unpinned: Option<u8>,
@@ -88,6 +96,32 @@ pub struct ServeArgs {
     /// Allow addresses that other machines reach; TCP then needs --psk-file.
     #[arg(long)]
     pub non_loopback: bool,
+}
+
+/// What to do where the machine is not as the board says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Mismatch {
+    /// Say so and stop.
+    Error,
+    /// Take the part of the plan that there is.
+    Adapt,
+}
+
+/// Arguments of `board`.
+#[derive(Debug, Args)]
+pub struct BoardArgs {
+    /// The board: auto, a name, or a file.
+    #[arg(default_value = "auto")]
+    pub board: String,
+    /// Print the names of the boards that are part of the program.
+    #[arg(long, conflicts_with_all = ["board", "json"])]
+    pub list: bool,
+    /// Print the board's file, to copy and change it.
+    #[arg(long, requires = "board", conflicts_with = "json")]
+    pub file: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
 }
 
 fn parse_level(text: &str) -> Result<log::LevelFilter, String> {

@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod board;
 mod demo;
 mod endpoint;
 mod exit;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         args::Command::Infer(args) => infer::run(args),
         args::Command::Inspect(args) => inspect::run(args),
         args::Command::Stats(args) => stats::run(args),
+        args::Command::Board(args) => board::run(args),
         args::Command::Bench(command) => bench::run(command),
     };
     match outcome {

@@ -1,10 +1,13 @@
 //! `corelane serve`: models behind sockets, until told to stop.
 
-use crate::args::ServeArgs;
+use crate::args::{Mismatch, ServeArgs};
 use crate::exit::{Code, Exit, Outcome};
 use crate::{endpoint, link, models};
+use corelane::board::Machine;
 use corelane::config::{Config, Listen, ModelEntry, Workers};
-use corelane::runtime::{Runtime, ServeError, ServedModel};
+use corelane::runtime::{
+    BoardMismatch, PlannedBoard, Runtime, ServeError, ServedModel, plan_board,
+};
 use corelane::sys::sync::{Arc, AtomicBool, Ordering};
 use corelane::sys::{affinity, clock};
 use corelane::transport::{BindError, Server, ServerOptions, TcpOptions, UnixOptions};
@@ -18,7 +21,7 @@ use std::sync::mpsc;
 
 /// Runs the command.
 pub fn run(args: &ServeArgs, log: Option<LevelFilter>) -> Outcome {
-    let config = match &args.config {
+    let mut config = match &args.config {
         Some(path) => Config::read(path).map_err(|e| Exit::new(Code::Config, e))?,
         None => from_args(args),
     };
@@ -30,8 +33,11 @@ pub fn run(args: &ServeArgs, log: Option<LevelFilter>) -> Outcome {
         let code = if args.config.is_some() { Code::Config } else { Code::Usage };
         return Err(Exit::new(code, text));
     }
+    let board = plan(&mut config)?;
     let signals = Stop::listen()?;
     let start = clock::now();
+    // Before weights are allocated; the runtime asks again and tells.
+    let _ = config.realtime.process.apply_early();
     let mut runtime = build(&config)?;
     let housekeeping = runtime.housekeeping_cores().map_err(|e| Exit::new(Code::Config, e))?;
     if !housekeeping.is_empty() {
@@ -54,7 +60,11 @@ pub fn run(args: &ServeArgs, log: Option<LevelFilter>) -> Outcome {
         unix.into_iter().chain(tcp.map(|address| format!("tcp:{address}"))).collect();
     log::info!("ready on {}", addresses.join(" and "));
     let took = clock::now().since(start).0;
-    let ready = Ready::new(&runtime, addresses, metrics, io_core, took);
+    if let Some(board) = &board {
+        let value = serde_json::to_value(board).map_err(|e| Exit::new(Code::Failure, e))?;
+        runtime.shared().add_stats("board", move || value.clone());
+    }
+    let ready = Ready { board, ..Ready::new(&runtime, addresses, metrics, io_core, took) };
     let line = serde_json::to_string(&ready).map_err(|e| Exit::new(Code::Failure, e))?;
     println!("{line}");
     signals.wait();
@@ -64,6 +74,20 @@ pub fn run(args: &ServeArgs, log: Option<LevelFilter>) -> Outcome {
         std::mem::forget(runtime);
     }
     outcome
+}
+
+/// Takes the cores from the board's plan, where a board is named.
+fn plan(config: &mut Config) -> Result<Option<PlannedBoard>, Exit> {
+    let Some(asked) = &config.board else { return Ok(None) };
+    let planned = plan_board(asked, &Machine::here(), config.board_mismatch)
+        .map_err(|e| Exit::new(Code::Config, e))?;
+    log::info!("board {}: {}, {}", planned.board, planned.title, planned.found);
+    for difference in &planned.differences {
+        log::warn!("board {}: {difference}", planned.board);
+    }
+    config.workers = Workers::Cores(planned.got_workers.clone());
+    config.io_core = planned.got_io;
+    Ok(Some(planned))
 }
 
 /// The last line on standard output.
@@ -161,6 +185,11 @@ fn from_args(args: &ServeArgs) -> Config {
             (None, None) => default.workers,
         },
         io_core: args.io_core.map(CoreId),
+        board: args.board.clone(),
+        board_mismatch: match args.board_mismatch {
+            Some(Mismatch::Adapt) => BoardMismatch::Adapt,
+            Some(Mismatch::Error) | None => BoardMismatch::Error,
+        },
         idle: args.idle.unwrap_or(default.idle),
         models: args.models.iter().map(ModelEntry::new).collect(),
         listen: Listen {
@@ -179,7 +208,7 @@ fn from_args(args: &ServeArgs) -> Config {
 
 /// A runtime as configured, with every model loaded, warm and verified.
 fn build(config: &Config) -> Result<Runtime, Exit> {
-    let mut builder = Runtime::builder().idle(config.idle);
+    let mut builder = Runtime::builder().idle(config.idle).realtime(config.realtime);
     builder = match &config.workers {
         Workers::AllButFirst => builder,
         Workers::Cores(cores) => builder.cores(cores.iter().copied()),
@@ -223,7 +252,7 @@ fn refused(error: &ServeError) -> Exit {
     let code = match error {
         ServeError::Bind(BindError::InUse { .. } | BindError::NotASocket { .. })
         | ServeError::Bind(BindError::Io { .. }) => Code::Unreachable,
-        ServeError::Bind(_) | ServeError::Affinity(_) => Code::Config,
+        ServeError::Bind(_) | ServeError::Affinity(_) | ServeError::RealTime(_) => Code::Config,
         _ => Code::Failure,
     };
     let hint = match error {
@@ -250,6 +279,8 @@ struct Ready {
     workers: Vec<ReadyWorker>,
     /// The core that the I/O thread is pinned to.
     io_core: Option<u16>,
+    /// The board whose plan named the cores, as wanted and as got.
+    board: Option<PlannedBoard>,
     memory: Memory,
     /// From the start of loading to here.
     boot_ns: u64,
@@ -359,6 +390,7 @@ impl Ready {
             workers: shared.workers.iter().enumerate().map(worker).collect(),
             models,
             io_core: io_core.map(|c| c.0),
+            board: None,
             memory,
             boot_ns,
         }

@@ -1,0 +1,84 @@
+//! Which board a machine is.
+
+use super::{Board, BoardError, EMBEDDED, Machine};
+
+/// How a board was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HowFound {
+    /// It was named.
+    Named,
+    /// By an entry of the device tree's `compatible`.
+    Compatible(
+        /// The entry.
+        String,
+    ),
+    /// By the device tree's `model`.
+    Model(
+        /// The model.
+        String,
+    ),
+    /// Nothing named it; it stands for its architecture.
+    Architecture,
+}
+
+impl std::fmt::Display for HowFound {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            HowFound::Named => f.write_str("as asked for"),
+            HowFound::Compatible(entry) => write!(f, "by the device tree's compatible {entry:?}"),
+            HowFound::Model(model) => write!(f, "by the device tree's model {model:?}"),
+            HowFound::Architecture => f.write_str("by its architecture alone"),
+        }
+    }
+}
+
+/// A board, and how it was found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Found {
+    /// The board.
+    pub board: Board,
+    /// How.
+    pub how: HowFound,
+}
+
+/// The board of `machine`, among those that are part of the program.
+///
+/// The device tree lists what it is compatible with from the board to the SoC: the first entry that a
+/// board names decides, then the model, then the processor's architecture.
+///
+/// # Errors
+/// No board fits.
+pub fn identify(machine: &Machine) -> Result<Found, BoardError> {
+    let mut boards = Vec::with_capacity(EMBEDDED.len());
+    for (name, _) in EMBEDDED {
+        boards.push(Board::read(name)?);
+    }
+    for entry in &machine.compatible {
+        if let Some(board) = boards.iter().find(|b| b.compatible.contains(entry)) {
+            let how = HowFound::Compatible(entry.clone());
+            return Ok(Found { board: board.clone(), how });
+        }
+    }
+    if let Some(model) = &machine.model {
+        let named = |b: &&Board| b.model_prefix.iter().any(|prefix| model.starts_with(prefix));
+        if let Some(board) = boards.iter().find(named) {
+            return Ok(Found { board: board.clone(), how: HowFound::Model(model.clone()) });
+        }
+    }
+    boards
+        .into_iter()
+        .find(|b| b.fallback && b.architecture == machine.architecture)
+        .map(|board| Found { board, how: HowFound::Architecture })
+        .ok_or_else(|| BoardError::Unidentified { machine: machine.summary() })
+}
+
+/// The board that `asked` names: `auto`, a name, or a file.
+///
+/// # Errors
+/// No such board, a file that is wrong, or a machine that `auto` does not know.
+pub fn resolve(asked: &str, machine: &Machine) -> Result<Found, BoardError> {
+    match asked {
+        "auto" => identify(machine),
+        _ => Board::read(asked).map(|board| Found { board, how: HowFound::Named }),
+    }
+}
