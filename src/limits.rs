@@ -65,11 +65,11 @@ pub const BUFFER_ALIGN_BYTES: usize = 64;
 // --- boards and the machine ---
 
 /// Cores of a machine, as many as an affinity set can name.
-pub const CPUS_MAX: usize = 1024;
+pub const CORES_MAX: usize = 1024;
 /// Largest board file, in bytes.
 pub const BOARD_FILE_BYTES_MAX: usize = 64 * 1024;
 /// Clusters, serial ports or figures of a board, each.
-pub const BOARD_LIST_MAX: usize = 64;
+pub const BOARD_RECORDS_MAX: usize = 64;
 /// Most that is read of one file under `/proc` or `/sys`, in bytes; `cpuinfo` of many cores is long.
 pub const SYSTEM_FILE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
@@ -122,7 +122,7 @@ const _: () = assert!(CONNECTIONS_MAX <= u16::MAX as usize);
 // A worker set is one word.
 const _: () = assert!(WORKERS_MAX <= u64::BITS as usize);
 const _: () = assert!(BATCH_ROWS_MAX <= u16::MAX as usize);
-const _: () = assert!(WORKERS_MAX <= CPUS_MAX && CPUS_MAX <= u16::MAX as usize);
+const _: () = assert!(WORKERS_MAX <= CORES_MAX && CORES_MAX <= u16::MAX as usize);
 const _: () = assert!(SLOTS_PER_MODEL_MAX <= u16::MAX as usize);
 const _: () = assert!(IN_FLIGHT_PER_CONNECTION_MAX <= SLOTS_PER_MODEL_MAX);
 const _: () = assert!(BUFFER_ALIGN_BYTES.is_multiple_of(TENSOR_ALIGN_BYTES));

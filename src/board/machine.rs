@@ -1,6 +1,6 @@
 //! What `/proc` and `/sys` say of the machine.
 
-use crate::limits::{CPUS_MAX, SYSTEM_FILE_BYTES_MAX};
+use crate::limits::{CORES_MAX, SYSTEM_FILE_BYTES_MAX};
 use crate::sys::affinity::{core_list, parse_core_list};
 use crate::units::CoreId;
 use std::fmt;
@@ -152,7 +152,7 @@ impl Machine {
             allowed: allowed.unwrap_or_else(|| online.clone()),
             cpuset: groups.cpuset(&tree),
             quota_millicores: groups.quota_millicores(&tree),
-            cpus: online.iter().take(CPUS_MAX).map(|&c| cpu(&tree, &cpuinfo, c)).collect(),
+            cpus: online.iter().take(CORES_MAX).map(|&c| cpu(&tree, &cpuinfo, c)).collect(),
             memory_mib: match (memory, groups.memory_mib(&tree)) {
                 (Some(all), Some(limit)) => Some(all.min(limit)),
                 (all, limit) => all.or(limit),

@@ -1,7 +1,7 @@
 //! From a board file to a [`Board`].
 
 use super::{Board, Build, Cluster, CorePlan, CpuId, Measured, Memory, Reference, Uart};
-use crate::limits::{BOARD_LIST_MAX, CPUS_MAX};
+use crate::limits::{BOARD_RECORDS_MAX, CORES_MAX};
 use crate::toml_errors::{Document, Table, TomlError};
 use crate::units::CoreId;
 
@@ -113,8 +113,8 @@ fn list<T>(
     read: impl Fn(&Table<'_>) -> Result<T, TomlError>,
 ) -> Result<Vec<T>, TomlError> {
     let tables = root.tables(key)?.unwrap_or_default();
-    if tables.len() > BOARD_LIST_MAX {
-        let message = format!("{} entries; at most {BOARD_LIST_MAX}", tables.len());
+    if tables.len() > BOARD_RECORDS_MAX {
+        let message = format!("{} entries; at most {BOARD_RECORDS_MAX}", tables.len());
         return Err(root.invalid(key, message));
     }
     tables
@@ -128,7 +128,7 @@ fn list<T>(
 }
 
 fn cores(table: &Table<'_>, key: &str) -> Result<Vec<CoreId>, TomlError> {
-    let list = table.integers(key, 0, CPUS_MAX as u64 - 1)?.ok_or_else(|| table.missing(key))?;
+    let list = table.integers(key, 0, CORES_MAX as u64 - 1)?.ok_or_else(|| table.missing(key))?;
     let cores: Vec<CoreId> = list.into_iter().map(|n| CoreId(n as u16)).collect();
     if cores.is_empty() {
         return Err(table.invalid(key, "names no core"));
@@ -189,7 +189,7 @@ fn memory(table: Table<'_>) -> Result<Memory, TomlError> {
 fn plan(table: &Table<'_>, clusters: &[Cluster]) -> Result<CorePlan, TomlError> {
     let plan = CorePlan {
         workers: cores(table, "workers")?,
-        io: table.integer("io", 0, CPUS_MAX as u64 - 1)?.map(|n| CoreId(n as u16)),
+        io: table.integer("io", 0, CORES_MAX as u64 - 1)?.map(|n| CoreId(n as u16)),
         housekeeping: cores(table, "housekeeping")?,
     };
     let known = |core: &CoreId| clusters.iter().any(|c| c.cores.contains(core));
@@ -236,7 +236,7 @@ fn reference(table: &Table<'_>) -> Result<Reference, TomlError> {
     Ok(Reference {
         engine: needed_text(table, "engine")?,
         model: needed_text(table, "model")?,
-        threads: needed_number(table, "threads", 1, CPUS_MAX as u64)?,
+        threads: needed_number(table, "threads", 1, CORES_MAX as u64)?,
         ms: milliseconds(table)?,
         source: needed_text(table, "source")?,
     })
