@@ -66,6 +66,8 @@ pub const BUFFER_ALIGN_BYTES: usize = 64;
 
 /// Cores of a machine, as many as an affinity set can name.
 pub const CORES_MAX: usize = 1024;
+/// Kinds of cores that are told apart by their speed.
+pub const CORE_KINDS_COUNT_MAX: usize = 4;
 /// Largest board file, in bytes.
 pub const BOARD_FILE_BYTES_MAX: usize = 64 * 1024;
 /// Clusters, serial ports or figures of a board, each.

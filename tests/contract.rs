@@ -198,8 +198,11 @@ fn ten_thousand_requests_without_the_system_allocator() {
     let unix = Some(UnixOptions::new(&socket));
     let server = runtime.serve(ServerOptions { unix, ..ServerOptions::default() }, None).unwrap();
     let stats = runtime.stats();
-    let service_us: Vec<u64> =
-        stats.models.iter().map(|m| m.service_ns.values().next().unwrap() / 1_000).collect();
+    let service_us: Vec<u64> = stats
+        .models
+        .iter()
+        .map(|m| m.service_ns[0].by_batch_size.values().next().unwrap() / 1_000)
+        .collect();
     let names: Vec<String> = stats.models.iter().map(|m| m.name.clone()).collect();
 
     let before = hot_calls();

@@ -232,6 +232,27 @@ fn cpu(tree: &Tree<'_>, cpuinfo: &str, core: CoreId) -> Cpu {
     }
 }
 
+/// What tells kinds of cores apart, of those in `cores`: the id register, the capacity and the highest
+/// frequency, as far as the kernel shows them. `None` for a core that it shows nothing of.
+///
+/// Only small files are read: this runs whenever workers start.
+pub fn core_kinds(root: &Path, cores: &[CoreId]) -> Vec<Option<String>> {
+    let tree = Tree(root);
+    let kind = |core: &CoreId| {
+        let dir = format!("sys/devices/system/cpu/cpu{core}");
+        let files = ["regs/identification/midr_el1", "cpu_capacity", "cpufreq/cpuinfo_max_freq"];
+        let facts = files.map(|file| tree.text(&format!("{dir}/{file}")));
+        if facts.iter().all(Option::is_none) {
+            return None;
+        }
+        let [id, capacity, khz] = facts.map(|fact| fact.map(|text| text.trim().to_owned()));
+        let parts = [("id", id), ("capacity", capacity), ("kHz", khz)];
+        let known = parts.into_iter().filter_map(|(what, fact)| Some(format!("{what} {}", fact?)));
+        Some(known.collect::<Vec<_>>().join(", "))
+    };
+    cores.iter().map(kind).collect()
+}
+
 /// The directories of the process's control groups, from its own up to the root of what it sees.
 struct Groups {
     unified: Vec<String>,

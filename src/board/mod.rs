@@ -18,7 +18,7 @@ mod text;
 
 pub use check::{Check, CorePlan, Difference, check};
 pub use identify::{Found, HowFound, identify, resolve};
-pub use machine::{Cpu, CpuId, Machine};
+pub use machine::{Cpu, CpuId, Machine, core_kinds};
 pub use text::{describe, describe_machine, kernel_arguments};
 
 use crate::limits::BOARD_FILE_BYTES_MAX;

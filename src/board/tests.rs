@@ -191,6 +191,19 @@ fn unlike_cores_are_told_apart_without_the_id_register() {
 }
 
 #[test]
+fn kinds_of_cores_are_told_apart() {
+    let tree = Tree::of(&Board::read("rk3588").unwrap());
+    let kinds = core_kinds(tree.root(), &cores("0,3-5,7"));
+    assert!(kinds.iter().all(Option::is_some), "{kinds:?}");
+    assert_eq!(kinds[0], kinds[1]);
+    assert_ne!(kinds[1], kinds[2]);
+    // Another cluster of the same processor at the same clock is the same kind.
+    assert!(kinds[2] == kinds[3] && kinds[3] == kinds[4], "{kinds:?}");
+    let x86 = Tree::of(&Board::read("generic-x86_64").unwrap());
+    assert_eq!(core_kinds(x86.root(), &cores("0-1")), [None, None]);
+}
+
+#[test]
 fn the_most_specific_name_decides() {
     let evk = Board::read("imx8mp").unwrap();
     let other = Tree::of(&evk).compatible("acme,gateway\0fsl,imx8mp\0").model("Acme Gateway\0");

@@ -17,11 +17,15 @@ mod model_queue;
 #[cfg(feature = "std")]
 mod refusal;
 #[cfg(feature = "std")]
+mod service;
+#[cfg(feature = "std")]
 mod slot;
 #[cfg(feature = "std")]
-pub use model_queue::{ModelQueue, QueueSpec, QueuedView, ServiceTimes, Submit, TakeStats};
+pub use model_queue::{ModelQueue, QueueSpec, QueuedView, Submit, TakeStats};
 #[cfg(feature = "std")]
 pub use refusal::{Failure, Refusal};
+#[cfg(feature = "std")]
+pub use service::ServiceTimes;
 #[cfg(feature = "std")]
 pub use slot::{Completion, Done, Lease, Notify, Ticket, Work};
 

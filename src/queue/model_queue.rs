@@ -3,8 +3,9 @@
 use super::idle::IdleSet;
 use super::refusal::{Failure, Refusal};
 use super::ring::IndexRing;
+use super::service::ServiceTimes;
 use super::slot::{Lease, Notify, SlotPool, Ticket, Work};
-use crate::limits::{BATCH_SIZES_MAX, PRIORITY_LEVELS_MAX, TIMEOUT_US_MAX};
+use crate::limits::{PRIORITY_LEVELS_MAX, TIMEOUT_US_MAX};
 use crate::model::signature::Signature;
 use crate::sys::clock;
 use crate::sys::sync::{Arc, AtomicBool, AtomicU64, Ordering};
@@ -22,57 +23,6 @@ pub struct Submit {
     pub notify: Notify,
     /// A number for the client, kept with the slot.
     pub tag: u64,
-}
-
-/// Measured service time of each batch size, kept by the workers, read by policy and admission.
-#[derive(Debug)]
-pub struct ServiceTimes {
-    sizes: heapless::Vec<u16, BATCH_SIZES_MAX>,
-    ns: [AtomicU64; BATCH_SIZES_MAX],
-}
-
-impl ServiceTimes {
-    /// Times of the compiled `sizes` (ascending), with the first measurements.
-    pub fn new(sizes: &[usize], first: &[Nanos]) -> Self {
-        let times = ServiceTimes {
-            sizes: sizes.iter().take(BATCH_SIZES_MAX).map(|&s| s as u16).collect(),
-            ns: std::array::from_fn(|_| AtomicU64::new(0)),
-        };
-        for (i, t) in first.iter().enumerate().take(BATCH_SIZES_MAX) {
-            times.ns[i].store(t.0, Ordering::Relaxed);
-        }
-        times
-    }
-
-    /// Compiled batch sizes, ascending.
-    pub fn sizes(&self) -> &[u16] {
-        &self.sizes
-    }
-
-    /// The time of the `i`-th size.
-    pub fn get(&self, i: usize) -> Nanos {
-        Nanos(self.ns[i].load(Ordering::Relaxed))
-    }
-
-    /// Takes in a measurement: an exponential average with weight 1/8. One sample weighs at most
-    /// twice the average, so that a preempted run does not turn the policy around.
-    pub fn observe(&self, i: usize, sample: Nanos) {
-        let old = self.ns[i].load(Ordering::Relaxed);
-        let new = if old == 0 {
-            sample.0
-        } else {
-            let sample = sample.0.min(old.saturating_mul(2));
-            old - old / 8 + sample / 8
-        };
-        // Relaxed, and a lost update between workers is harmless: an average of many.
-        self.ns[i].store(new, Ordering::Relaxed);
-    }
-
-    /// The least time per row over all sizes, filled.
-    pub fn best_per_row(&self) -> Nanos {
-        let per_row = self.sizes.iter().enumerate().map(|(i, &s)| self.get(i).0 / s.max(1) as u64);
-        Nanos(per_row.min().unwrap_or(0))
-    }
 }
 
 /// What a queue is made from.
@@ -372,15 +322,8 @@ impl ModelQueue {
     /// How long a request of `rows` rows is estimated to take from now: what waits ahead of it, at
     /// the best measured time per row, over the model's workers, and its own run.
     fn estimate(&self, rows: Rows) -> Nanos {
-        let workers = self.spec.workers.count_ones().max(1) as u64;
         let ahead = self.entry.waiting.load(Ordering::Relaxed) & u32::MAX as u64;
-        let own = self
-            .service
-            .sizes()
-            .iter()
-            .position(|&s| s >= rows.0)
-            .unwrap_or(self.service.sizes().len().saturating_sub(1));
-        Nanos(ahead * self.service.best_per_row().0 / workers + self.service.get(own).0)
+        self.service.estimate(rows, ahead, self.spec.workers)
     }
 
     /// What waits. The deadline and the age are read only if `look` (a worker with a configured

@@ -281,3 +281,37 @@ fn waiters_and_workers_race_without_loss() {
     });
     assert_eq!((q.queued(), q.outstanding()), (0, 0));
 }
+
+#[test]
+fn each_kind_of_core_has_its_own_times_and_admission_adds_them_up() {
+    // Two fast workers and two slow ones.
+    let times = ServiceTimes::of_kinds(&[1, 4], &[0b0011, 0b1100]);
+    for (kind, one, four) in [(0, 1_000, 2_000), (1, 4_000, 16_000)] {
+        times.observe(kind, 0, Nanos(one));
+        times.observe(kind, 1, Nanos(four));
+    }
+    assert_eq!((times.get(0, 1), times.get(1, 1)), (Nanos(2_000), Nanos(16_000)));
+    times.observe(1, 0, Nanos(4_800));
+    assert_eq!((times.get(0, 0), times.get(1, 0)), (Nanos(1_000), Nanos(4_100)));
+    // Nothing ahead: its own run, on the fastest kind that serves.
+    assert_eq!(times.estimate(Rows(1), 0, 0b1111), Nanos(1_000));
+    assert_eq!(times.estimate(Rows(3), 0, 0b1111), Nanos(2_000));
+    assert_eq!(times.estimate(Rows(1), 0, 0b1100), Nanos(4_100));
+    // A fast worker takes 500 ns a row in batches, a slow one 4,000 (three in 12.3 us alone).
+    let rate = 2 * (1_000_000_000 / 500) + 2 * (1_000_000_000 / 4_000);
+    let wait = 90 * 1_000_000_000 / rate;
+    assert_eq!(times.estimate(Rows(1), 90, 0b1111), Nanos(wait + 1_000));
+    // With one kind it is what it was before there were kinds.
+    let alike = ServiceTimes::new(&[1, 4], &[Nanos(1_000), Nanos(2_000)]);
+    assert_eq!(alike.estimate(Rows(1), 90, 0b11), Nanos(90 * 500 / 2 + 1_000));
+    assert_eq!(alike.kinds(), 1);
+}
+
+#[test]
+fn more_kinds_than_are_told_apart_share_the_last() {
+    let times = ServiceTimes::of_kinds(&[1], &[1, 2, 4, 8, 16, 32]);
+    assert_eq!(times.kinds(), crate::limits::CORE_KINDS_COUNT_MAX);
+    times.observe(5, 0, Nanos(700));
+    assert_eq!(times.get(3, 0), Nanos(700));
+    assert_eq!(times.estimate(Rows(1), 0, 32), Nanos(700));
+}

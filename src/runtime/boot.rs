@@ -1,7 +1,9 @@
 //! From a configuration to a runtime that is ready.
 
+use super::kinds::Kinds;
 use super::realtime::{RealTime, Refused};
 use super::{ModelSetup, Runtime, ServedModel, Shared};
+use crate::board::core_kinds;
 use crate::limits::{MODELS_MAX, SLOT_BYTES_PER_MODEL_MAX, SLOTS_PER_MODEL_MAX, WORKERS_MAX};
 use crate::metrics::WorkerStats;
 use crate::queue::completion::{IoWaker, completion_ring};
@@ -12,7 +14,7 @@ use crate::sys::{affinity, clock};
 use crate::units::{CoreId, ModelId, WorkerId};
 use crate::worker::{self, IdleStrategy, Lane, StartError, WorkerSpec};
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 
 /// Why a runtime could not be built.
@@ -97,6 +99,8 @@ pub struct RuntimeBuilder {
     unpinned: Option<usize>,
     idle: IdleStrategy,
     realtime: RealTime,
+    /// Kind of each worker's core, where a test says it.
+    kinds: Option<Vec<Option<String>>>,
 }
 
 impl RuntimeBuilder {
@@ -136,6 +140,24 @@ impl RuntimeBuilder {
     pub fn realtime(mut self, realtime: RealTime) -> Self {
         self.realtime = realtime;
         self
+    }
+
+    /// Tells workers apart on a machine whose cores are alike.
+    #[cfg(test)]
+    pub(super) fn kinds(mut self, kinds: &[&str]) -> Self {
+        self.kinds = Some(kinds.iter().map(|kind| Some(kind.to_string())).collect());
+        self
+    }
+
+    /// The kinds of cores that the workers have.
+    fn core_kinds(&self, cores: &[Option<CoreId>]) -> Kinds {
+        let pinned: Vec<CoreId> = cores.iter().flatten().copied().collect();
+        Kinds::new(match &self.kinds {
+            Some(kinds) => kinds.clone(),
+            None if pinned.len() == cores.len() => core_kinds(Path::new("/"), &pinned),
+            // The scheduler may move them to any kind.
+            None => vec![None; cores.len()],
+        })
     }
 
     fn worker_cores(&self) -> Result<Vec<Option<CoreId>>, BuildError> {
@@ -178,6 +200,7 @@ impl RuntimeBuilder {
             self.setups.push(ModelSetup::read(&dir)?);
         }
         limit("models", self.setups.len(), MODELS_MAX)?;
+        let kinds = self.core_kinds(&cores);
         let idle_set = Arc::new(IdleSet::new(cores.len()));
         let stop = Arc::new(AtomicBool::new(false));
         let mut models = Vec::new();
@@ -185,7 +208,7 @@ impl RuntimeBuilder {
             if self.setups[..id].iter().any(|other| other.name == setup.name) {
                 return Err(BuildError::Config(format!("two models are called {:?}", setup.name)));
             }
-            models.push(served(id, setup, &cores, &idle_set)?);
+            models.push(served(id, setup, &cores, &kinds, &idle_set)?);
         }
         let slots: usize = models.iter().map(|m| m.queue.slots()).sum();
         let waker = IoWaker::new().map_err(BuildError::System)?;
@@ -211,6 +234,7 @@ impl RuntimeBuilder {
             let spec = WorkerSpec {
                 id: WorkerId(n as u8),
                 core,
+                kind: kinds.of_worker[n],
                 thread: self.realtime.thread,
                 idle: self.idle,
                 lanes,
@@ -227,6 +251,7 @@ impl RuntimeBuilder {
         let shared = Arc::new(Shared {
             models,
             workers,
+            kinds,
             idle_set,
             started_at: clock::now(),
             draining: AtomicBool::new(false),
@@ -266,6 +291,7 @@ fn served(
     id: usize,
     setup: &ModelSetup,
     cores: &[Option<CoreId>],
+    kinds: &Kinds,
     idle_set: &Arc<IdleSet>,
 ) -> Result<ServedModel, BuildError> {
     let name = &setup.name;
@@ -333,7 +359,8 @@ fn served(
         extra_slots,
         workers,
     };
-    let queue = ModelQueue::new(spec, idle_set.clone(), ServiceTimes::new(sizes, &[]));
+    let queue =
+        ModelQueue::new(spec, idle_set.clone(), ServiceTimes::of_kinds(sizes, &kinds.workers));
     Ok(ServedModel {
         setup: Arc::new(setup.clone()),
         queue,

@@ -14,6 +14,7 @@
 //! ```
 
 mod boot;
+mod kinds;
 mod local;
 mod plan;
 mod realtime;
@@ -27,7 +28,7 @@ pub use realtime::{
     Outcome, PRIORITY_RANGE, Policy, ProcessOptions, RealTime, Refused, ThreadOptions,
 };
 pub use serve::ServeError;
-pub use stats::{ModelStats, StatsSnapshot, WorkerState};
+pub use stats::{ModelStats, ServiceStats, StatsSnapshot, WorkerState};
 
 use crate::batch::BatchSettings;
 use crate::engine::Engine;
@@ -90,6 +91,8 @@ pub struct Shared {
     pub models: Vec<ServedModel>,
     /// Each worker's core (`None`: unpinned) and counters.
     pub workers: Vec<(Option<CoreId>, Arc<WorkerStats>)>,
+    /// The kinds of the workers' cores.
+    pub(crate) kinds: kinds::Kinds,
     pub(crate) idle_set: Arc<IdleSet>,
     pub(crate) started_at: Nanos,
     pub(crate) draining: AtomicBool,

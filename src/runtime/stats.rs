@@ -41,8 +41,8 @@ pub struct ModelStats {
     pub batch_closed: BTreeMap<&'static str, u64>,
     /// Runs by compiled batch size.
     pub batch_ran: BTreeMap<u16, u64>,
-    /// Measured service time by compiled batch size, an exponential average.
-    pub service_ns: BTreeMap<u16, u64>,
+    /// Measured service times, by kind of core.
+    pub service_ns: Vec<ServiceStats>,
     /// Per request, closed-loop independent: from submission to being taken.
     pub queue: Summary,
     /// Per batch: gathering rows.
@@ -53,6 +53,17 @@ pub struct ModelStats {
     pub compute_output: Summary,
     /// Per request: from submission to the answer.
     pub request: Summary,
+}
+
+/// Measured service times on one kind of core.
+#[derive(Debug, Clone, Serialize)]
+pub struct ServiceStats {
+    /// What tells the kind apart; absent where the system does not say, or workers are not pinned.
+    pub core_kind: Option<String>,
+    /// Workers on such cores.
+    pub workers: Vec<u32>,
+    /// Nanoseconds of a run by compiled batch size, an exponential average.
+    pub by_batch_size: BTreeMap<u16, u64>,
 }
 
 /// One worker's figures.
@@ -150,10 +161,20 @@ pub(super) fn snapshot(shared: &Shared) -> StatsSnapshot {
                         (s, lanes.iter().map(|l| l.ran[i].load(Ordering::Relaxed)).sum())
                     })
                     .collect(),
-                service_ns: sizes
+                service_ns: shared
+                    .kinds
+                    .workers
                     .iter()
                     .enumerate()
-                    .map(|(i, &s)| (s, m.queue.service().get(i).0))
+                    .map(|(kind, workers)| ServiceStats {
+                        core_kind: shared.kinds.names[kind].clone(),
+                        workers: (0..u64::BITS).filter(|w| workers & (1 << w) != 0).collect(),
+                        by_batch_size: sizes
+                            .iter()
+                            .enumerate()
+                            .map(|(i, &s)| (s, m.queue.service().get(kind, i).0))
+                            .collect(),
+                    })
                     .collect(),
                 queue: stage(|l| &l.queue),
                 compute_input: stage(|l| &l.compute_input),

@@ -322,3 +322,50 @@ fn a_request_of_more_rows_than_batching_pays_for_is_served() {
         assert_eq!(answer.receipt().batch_size, Rows(rows as u16));
     }
 }
+
+/// An engine that is slow on the second worker, as on a little core.
+struct Unlike {
+    fast: FakeEngine,
+    slow: FakeEngine,
+}
+
+impl crate::engine::Engine for Unlike {
+    fn kind(&self) -> crate::engine::EngineKind {
+        self.fast.kind()
+    }
+    fn signature(&self) -> &Signature {
+        self.fast.signature()
+    }
+    fn batch_sizes(&self) -> &[usize] {
+        self.fast.batch_sizes()
+    }
+    fn describe(&self) -> crate::engine::Description {
+        self.fast.describe()
+    }
+    fn instance(&self) -> Result<Box<dyn crate::engine::Instance>, crate::engine::EngineError> {
+        match std::thread::current().name() {
+            Some("cl-worker-1") => self.slow.instance(),
+            _ => self.fast.instance(),
+        }
+    }
+}
+
+#[test]
+fn workers_on_unlike_cores_measure_for_themselves() {
+    const SLOW: Duration = Duration::from_millis(100);
+    let mut unlike = setup("unlike", 8, &[1], Duration::ZERO);
+    let engine = |per_run: Duration| {
+        let compute = FakeCompute { per_run, per_row: Duration::ZERO };
+        FakeEngine::new(unlike.engine.signature().clone(), &[1], compute).unwrap()
+    };
+    let (fast, slow) = (engine(Duration::from_micros(20)), engine(SLOW));
+    unlike.engine = Arc::new(Unlike { fast, slow });
+    unlike.max_request_rows = Rows(1);
+    let builder = Runtime::builder().unpinned(2).kinds(&["big", "little"]).model(unlike);
+    let stats = builder.build().unwrap().stats();
+    let [big, little] = &stats.models[0].service_ns[..] else { panic!("two kinds") };
+    assert_eq!((big.core_kind.as_deref(), &big.workers[..]), (Some("big"), &[0][..]));
+    assert_eq!((little.core_kind.as_deref(), &little.workers[..]), (Some("little"), &[1][..]));
+    assert!(u128::from(little.by_batch_size[&1]) >= SLOW.as_nanos(), "{little:?}");
+    assert!(u128::from(big.by_batch_size[&1]) < SLOW.as_nanos(), "{big:?}");
+}

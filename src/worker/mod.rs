@@ -46,6 +46,8 @@ pub struct WorkerSpec {
     pub id: WorkerId,
     /// The core to pin to; `None` runs unpinned.
     pub core: Option<CoreId>,
+    /// Kind of its core, by position in [`ServiceTimes`](crate::queue::ServiceTimes).
+    pub kind: usize,
     /// What is asked of the kernel for its thread.
     pub thread: ThreadOptions,
     /// What it does when nothing waits.
@@ -101,6 +103,8 @@ impl std::error::Error for StartError {}
 /// A lane with what only the worker's thread touches.
 struct Live {
     lane: Lane,
+    /// Kind of the worker's core.
+    kind: usize,
     instance: Option<Box<dyn Instance>>,
     sizes: heapless::Vec<u32, BATCH_SIZES_MAX>,
     virtual_time: u64,
@@ -169,7 +173,7 @@ impl Worker {
                     instance.infer(PlanIndex(i)).map_err(|e| failed(e.to_string()))?;
                     least = least.min(clock::now().since(start).0);
                 }
-                lane.queue.service().observe(i, Nanos(least.max(1)));
+                lane.queue.service().observe(spec.kind, i, Nanos(least.max(1)));
             }
             lanes.push(Live {
                 sizes: lane.engine.batch_sizes().iter().map(|&s| s as u32).collect(),
@@ -177,6 +181,7 @@ impl Worker {
                 virtual_time: 0,
                 backlogged: false,
                 version: 0,
+                kind: spec.kind,
                 lane,
             });
         }
@@ -255,7 +260,7 @@ impl Worker {
         }
         let mut costs = heapless::Vec::<SizeCost, BATCH_SIZES_MAX>::new();
         for (i, &size) in live.sizes.iter().enumerate() {
-            let _ = costs.push(SizeCost { size, time: queue.service().get(i) });
+            let _ = costs.push(SizeCost { size, time: queue.service().get(live.kind, i) });
         }
         let waiting = Waiting {
             rows: view.rows,

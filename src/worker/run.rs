@@ -146,7 +146,7 @@ fn attempt(
             stats.compute_output.record(stages.output);
             LaneStats::bump(&stats.exec_count, 1);
             LaneStats::bump(&stats.ran[index], 1);
-            live.lane.queue.service().observe(index, end.since(start));
+            live.lane.queue.service().observe(live.kind, index, end.since(start));
             Ok((stages, end))
         }
         Ok(Err(_)) => Err(Failure::ModelFailed),

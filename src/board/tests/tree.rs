@@ -168,6 +168,10 @@ impl Tree {
         self
     }
 
+    pub fn root(&self) -> &std::path::Path {
+        &self.root
+    }
+
     pub fn machine(&self) -> Machine {
         Machine::read(&self.root, &self.architecture)
     }
