@@ -37,6 +37,33 @@ pub const AUTH_KEY_BYTES_MAX: usize = 1024;
 /// Tensors within a payload, and within a slot, begin at multiples of this.
 pub const TENSOR_ALIGN_BYTES: usize = 8;
 
+// --- serial link ---
+
+/// Header of a link frame, in bytes.
+pub const LINK_HEADER_BYTES: usize = 10;
+/// Checksum of a link frame, in bytes.
+pub const LINK_CHECK_BYTES: usize = 4;
+/// Shortest receive buffer for a link frame, in bytes: header, an offer or a few bytes, checksum.
+pub const LINK_FRAME_BYTES_MIN: usize = 32;
+/// Longest link frame before stuffing, in bytes. Longer ones would save little and lose more to an
+/// error.
+pub const LINK_FRAME_BYTES_MAX: usize = 1024;
+/// Bytes of one direction's stream that are sent and not acknowledged; positions are 16 bits.
+pub const LINK_WINDOW_BYTES_MAX: usize = 32 * 1024 - 1;
+/// Times that the same bytes are sent without progress before the session is given up.
+pub const LINK_TRIES_MAX: u8 = 10;
+/// A side that waits for its peer asks for a sign of life after so long a silence, in milliseconds.
+pub const LINK_KEEP_ALIVE_MS: u64 = 500;
+/// A session whose peer is silent for so long is over, in milliseconds: while it is waited for, and
+/// on the accepting side always.
+pub const LINK_SILENCE_MS_MAX: u64 = 5_000;
+/// Longest pause between two attempts to open a session, in milliseconds.
+pub const LINK_OPEN_PAUSE_MS_MAX: u64 = 1_000;
+/// Longest allowance for the peer's own delay in acknowledging, in milliseconds.
+pub const LINK_LATENCY_MS_MAX: u64 = 10_000;
+/// Slowest line whose timeouts are right.
+pub const LINK_BAUD_MIN: u32 = 300;
+
 // --- runtime ---
 
 /// Models that one runtime serves.
@@ -121,6 +148,12 @@ const _: () = assert!(
         <= CONNECTION_REPLY_BYTES_MAX
 );
 const _: () = assert!(CONNECTIONS_MAX <= u16::MAX as usize);
+// Half the space of positions, so that before and after can be told apart.
+const _: () = assert!(LINK_WINDOW_BYTES_MAX < 1 << 15);
+const _: () = assert!(LINK_FRAME_BYTES_MAX <= LINK_WINDOW_BYTES_MAX);
+const _: () = assert!(LINK_HEADER_BYTES + LINK_CHECK_BYTES + 8 <= LINK_FRAME_BYTES_MIN);
+// Several signs of life may be lost before a session is.
+const _: () = assert!(LINK_SILENCE_MS_MAX >= 4 * LINK_KEEP_ALIVE_MS);
 // A worker set is one word.
 const _: () = assert!(WORKERS_MAX <= u64::BITS as usize);
 const _: () = assert!(BATCH_ROWS_MAX <= u16::MAX as usize);

@@ -86,6 +86,7 @@ mod auth;
 mod body;
 mod code;
 mod frame;
+pub mod link;
 mod message;
 #[cfg(all(test, feature = "std"))]
 mod tests;

@@ -1,0 +1,238 @@
+//! What a serial client takes and gives.
+
+use crate::client::session::SessionError;
+use crate::limits::{TENSOR_ALIGN_BYTES, TENSORS_MAX};
+use crate::units::{Micros, ModelId, Priority, Receipt, Rows};
+use crate::wire::link::DownReason;
+use crate::wire::{BodyError, ErrorCode, Signature};
+use core::convert::Infallible;
+
+/// Why a request has no answer. `E` is the port's error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum SerialError<E = Infallible> {
+    /// The port failed.
+    Port(E),
+    /// The clock does not run.
+    Clock,
+    /// The link's session ended; the request may or may not have been executed, and is not repeated
+    /// by itself.
+    Link(DownReason),
+    /// The time was up.
+    Deadline {
+        /// What was allowed.
+        allowed: Micros,
+    },
+    /// [`Port::cancelled`](super::Port::cancelled) said so.
+    Cancelled,
+    /// The server refused the request, or reports that it failed. It was not executed unless the
+    /// code says so.
+    Server {
+        /// The code's number; [`SerialError::code`] has its meaning.
+        number: u16,
+        /// First number; the code says of what.
+        a: u64,
+        /// Second number.
+        b: u64,
+    },
+    /// The conversation broke; the link's session was ended.
+    Session(SessionError),
+    /// The model was opened in an earlier session: open it again.
+    StaleModel,
+    /// The input has another length than the model's rows.
+    InputLength {
+        /// Bytes that it gave, or one more than wanted.
+        len: usize,
+        /// Bytes wanted.
+        wanted: usize,
+    },
+    /// The answer has another length than the model's rows.
+    OutputLength {
+        /// Bytes announced.
+        len: usize,
+        /// Bytes wanted.
+        wanted: usize,
+    },
+    /// The model's signature has no room in the scratch buffer.
+    SignatureTooLong {
+        /// Its bytes.
+        len: usize,
+        /// The buffer's.
+        max: usize,
+    },
+    /// The model's signature is damaged.
+    Signature(BodyError),
+}
+
+impl<E> SerialError<E> {
+    /// The code of a server's error.
+    pub fn code(&self) -> Option<ErrorCode> {
+        match self {
+            SerialError::Server { number, .. } => ErrorCode::from_number(*number),
+            _ => None,
+        }
+    }
+    /// Whether the request was certainly not executed and may be taken later.
+    pub fn is_refused_for_now(&self) -> bool {
+        matches!(
+            self.code(),
+            Some(ErrorCode::QueueFull | ErrorCode::NotReady | ErrorCode::TooManyInFlight)
+        )
+    }
+}
+
+impl<E: core::fmt::Debug> core::fmt::Display for SerialError<E> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            SerialError::Port(error) => write!(f, "the port failed: {error:?}"),
+            SerialError::Clock => f.write_str("the clock does not run"),
+            SerialError::Link(reason) => write!(f, "the link's session ended: {reason}"),
+            SerialError::Deadline { allowed } => write!(f, "no answer within {allowed} us"),
+            SerialError::Cancelled => f.write_str("cancelled"),
+            SerialError::Server { number, a, b } => match self.code() {
+                Some(code) => write!(f, "{code} ({a}, {b})"),
+                None => write!(f, "error {number} ({a}, {b})"),
+            },
+            SerialError::Session(error) => write!(f, "{error}"),
+            SerialError::StaleModel => {
+                f.write_str("the model was opened in an earlier session: open it again")
+            }
+            SerialError::InputLength { len, wanted } => {
+                write!(f, "an input of {len} bytes; the model's rows are {wanted}")
+            }
+            SerialError::OutputLength { len, wanted } => {
+                write!(f, "an answer of {len} bytes; the model's rows are {wanted}")
+            }
+            SerialError::SignatureTooLong { len, max } => {
+                write!(f, "a signature of {len} bytes; the scratch buffer has {max}")
+            }
+            SerialError::Signature(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl<E: core::fmt::Debug> core::error::Error for SerialError<E> {}
+
+impl<E> From<SessionError> for SerialError<E> {
+    fn from(error: SessionError) -> Self {
+        SerialError::Session(error)
+    }
+}
+
+/// A model of the server, opened in one session of the link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct SerialModel {
+    pub(super) id: ModelId,
+    pub(super) generation: u16,
+    /// Most rows of one request.
+    pub rows_max: Rows,
+    /// Lowest priority; 1 is the highest.
+    pub priority_levels: u8,
+    /// Deadline of requests that carry none; 0: none.
+    pub timeout: Micros,
+    /// Whether requests may have several rows.
+    pub batched: bool,
+    pub(super) inputs: Sizes,
+    pub(super) outputs: Sizes,
+}
+
+/// Bytes of one row of each tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub(super) struct Sizes {
+    row_bytes: [u32; TENSORS_MAX],
+    len: u8,
+}
+
+impl Sizes {
+    fn payload_len(&self, rows: Rows) -> usize {
+        let rows = usize::from(rows.0);
+        self.row_bytes[..usize::from(self.len)].iter().fold(0, |end: usize, &bytes| {
+            end.next_multiple_of(TENSOR_ALIGN_BYTES) + bytes as usize * rows
+        })
+    }
+}
+
+impl SerialModel {
+    pub(super) const fn new(id: ModelId, generation: u16) -> Self {
+        let none = Sizes { row_bytes: [0; TENSORS_MAX], len: 0 };
+        SerialModel {
+            id,
+            generation,
+            rows_max: Rows(0),
+            priority_levels: 0,
+            timeout: Micros(0),
+            batched: false,
+            inputs: none,
+            outputs: none,
+        }
+    }
+    /// Bytes of an input payload of `rows` rows.
+    pub fn input_len(&self, rows: Rows) -> usize {
+        self.inputs.payload_len(rows)
+    }
+    /// Bytes of an output payload of `rows` rows.
+    pub fn output_len(&self, rows: Rows) -> usize {
+        self.outputs.payload_len(rows)
+    }
+    /// Takes from a signature what later requests need. Kept apart, since the signature takes stack.
+    #[inline(never)]
+    pub(super) fn describe(&mut self, payload: &[u8]) -> Result<(), BodyError> {
+        let signature = Signature::decode(payload)?;
+        self.batched = signature.batched;
+        for (tensors, sizes) in
+            [(&signature.inputs, &mut self.inputs), (&signature.outputs, &mut self.outputs)]
+        {
+            for (tensor, bytes) in tensors.iter().zip(&mut sizes.row_bytes) {
+                let n = tensor.row_bytes().and_then(|n| u32::try_from(n).ok());
+                *bytes = n.ok_or(BodyError)?;
+                sizes.len += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An inference to ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct SerialRequest {
+    /// Rows in the input.
+    pub rows: Rows,
+    /// How long the whole may take, the line's time included.
+    pub within: Micros,
+    /// 0 takes the model's default; 1 is the highest.
+    pub priority: Priority,
+}
+
+impl SerialRequest {
+    /// One row at the model's default priority.
+    pub const fn row(within: Micros) -> Self {
+        SerialRequest { rows: Rows(1), within, priority: Priority(0) }
+    }
+}
+
+/// An answer, besides its tensors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct SerialAnswer {
+    /// Rows, as many as were sent.
+    pub rows: Rows,
+    /// What happened to the request at the server.
+    pub receipt: Receipt,
+}
+
+/// How often, and when, a request is made again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Retries {
+    /// Times that it is made again after the first.
+    pub times: u8,
+    /// Pause before each.
+    pub pause: Micros,
+    /// Whether it is made again after the link's session ended. The server may then have executed it
+    /// already; for a model, whose answer depends on its input only, that costs time and nothing else.
+    pub after_link_loss: bool,
+}
