@@ -51,7 +51,7 @@ pub const LINK_FRAME_BYTES_MAX: usize = 1024;
 /// Bytes of one direction's stream that are sent and not acknowledged; positions are 16 bits.
 pub const LINK_WINDOW_BYTES_MAX: usize = 32 * 1024 - 1;
 /// Times that the same bytes are sent without progress before the session is given up.
-pub const LINK_TRIES_MAX: u8 = 10;
+pub const LINK_RESEND_TIMES_MAX: u8 = 10;
 /// A side that waits for its peer asks for a sign of life after so long a silence, in milliseconds.
 pub const LINK_KEEP_ALIVE_MS: u64 = 500;
 /// A session whose peer is silent for so long is over, in milliseconds: while it is waited for, and

@@ -67,13 +67,15 @@ fn buffers() -> (Vec<u8>, Vec<u8>) {
     (vec![0; 254], vec![0; 512])
 }
 
-fn endpoint(role: Role, seed: u32) -> Endpoint<Vec<u8>, Vec<u8>> {
+type End = Endpoint<Vec<u8>, Vec<u8>>;
+
+fn endpoint(role: Role, seed: u32) -> End {
     let (receive, send) = buffers();
     let options = LinkOptions { receive_window: 512, ..LinkOptions::new(921_600) };
     Endpoint::new(role, options, receive, send, seed).unwrap()
 }
 
-fn said(endpoint: &mut Endpoint<Vec<u8>, Vec<u8>>, now: u64) -> Vec<u8> {
+fn said(endpoint: &mut End, now: u64) -> Vec<u8> {
     let mut out = vec![0; 4096];
     let n = endpoint.transmit(now, &mut out);
     out.truncate(n);
@@ -81,11 +83,7 @@ fn said(endpoint: &mut Endpoint<Vec<u8>, Vec<u8>>, now: u64) -> Vec<u8> {
 }
 
 /// What `endpoint` makes of the bytes: data as a whole, and the other events.
-fn heard(
-    endpoint: &mut Endpoint<Vec<u8>, Vec<u8>>,
-    now: u64,
-    mut bytes: &[u8],
-) -> (Vec<u8>, usize) {
+fn heard(endpoint: &mut End, now: u64, mut bytes: &[u8]) -> (Vec<u8>, usize) {
     let (mut data, mut ups) = (Vec::new(), 0);
     while !bytes.is_empty() {
         let (n, event) = endpoint.receive(now, bytes);
@@ -100,7 +98,7 @@ fn heard(
 }
 
 /// Both ends, with a session.
-fn pair() -> (Endpoint<Vec<u8>, Vec<u8>>, Endpoint<Vec<u8>, Vec<u8>>) {
+fn pair() -> (End, End) {
     let (mut client, mut server) = (endpoint(Role::Initiator, 1), endpoint(Role::Acceptor, 1));
     client.open(0);
     assert_eq!(client.poll(0), None);

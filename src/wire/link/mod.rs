@@ -44,7 +44,7 @@
 //! session whose streams are untouched is a repetition, and is accepted again; any other begins
 //! a new session, and the old one is over: the initiator restarted. A frame of a session that the
 //! acceptor does not have is answered by `Reset`: the acceptor restarted. A session is also over if
-//! the same bytes were sent [`LINK_TRIES_MAX`](crate::limits::LINK_TRIES_MAX) times without progress,
+//! the same bytes were sent [`LINK_RESEND_TIMES_MAX`](crate::limits::LINK_RESEND_TIMES_MAX) times without progress,
 //! or after [`LINK_SILENCE_MS_MAX`](crate::limits::LINK_SILENCE_MS_MAX) without a sound frame while
 //! something is waited for (the acceptor always waits). What was in flight then ends in an error at
 //! the initiator, and is withdrawn at the acceptor; the link never sends it again by itself.
