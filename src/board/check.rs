@@ -150,7 +150,9 @@ pub fn check(board: &Board, machine: &Machine) -> Check {
             differences.push(Difference::Core { role, core, why });
         }
     }
-    for cluster in &board.clusters {
+    // Another architecture has no core of any kind that the board has; to say so once is enough.
+    let same = board.architecture == machine.architecture;
+    for cluster in board.clusters.iter().filter(|_| same) {
         for cpu in machine.cpus.iter().filter(|cpu| cluster.cores.contains(&cpu.core)) {
             if let Some(got) = cpu.id.filter(|id| *id != cluster.id) {
                 differences.push(Difference::CoreType {
