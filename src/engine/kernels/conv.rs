@@ -355,6 +355,18 @@ impl Conv2d {
         }
     }
 
+    /// Rows of results of the matrix products that `batch` images take; 0 where there are none.
+    pub fn product_rows(&self, batch: usize) -> usize {
+        match &self.weights {
+            Weights::Panels { .. } => {
+                let (h, w) = self.params.output();
+                batch * h * w
+            }
+            Weights::Depthwise(_) => 0,
+            Weights::Winograd(w) => w.tiles(&self.params, batch),
+        }
+    }
+
     /// Floats of scratch that `run` needs for `batch` images.
     pub fn scratch_len(&self, batch: usize) -> usize {
         match &self.weights {
@@ -497,6 +509,11 @@ impl Direct<'_> {
         let mut tiles = [Tile::default(); gemm::TILES];
         let chunk = (gemm::TABLE / (taps * mr)).clamp(1, gemm::TILES) * mr;
         let base = self.x.as_ptr();
+        let line = p.width * p.c_in;
+        let image = p.height * line;
+        // The next pixel: its image, output line and column, counted along, since to divide would take
+        // as long as the products of a small kernel.
+        let (mut n, mut oy, mut ox) = (0, 0, 0);
         let mut pixel = 0;
         while pixel < self.pixels {
             let here = chunk.min(self.pixels - pixel);
@@ -507,39 +524,56 @@ impl Direct<'_> {
                 // Top left tap of each row: image offset, and coordinates that may be negative.
                 let mut at = [(0usize, 0isize, 0isize); gemm::MR_MAX];
                 let mut inside = mergeable;
-                for (m, at) in at.iter_mut().enumerate().take(rows) {
-                    let q = pixel + m;
-                    let (n, rest) = (q / (oh * ow), q % (oh * ow));
-                    let (oy, ox) = (rest / ow, rest % ow);
+                for at in at.iter_mut().take(rows) {
                     let y0 = (oy * p.stride_h) as isize - p.pad_top as isize;
                     let x0 = (ox * p.stride_w) as isize - p.pad_left as isize;
-                    *at = (n * p.height * p.width * p.c_in + self.channel, y0, x0);
+                    *at = (n * image + self.channel, y0, x0);
                     inside &= y0 >= 0
                         && x0 >= 0
                         && y0 as usize + (kh - 1) * p.dilation_h < p.height
                         && x0 as usize + kw <= p.width;
-                }
-                let (runs, run_len, step) =
-                    if inside { (kh, kw * cin_g, kw) } else { (taps, cin_g, 1) };
-                *t = Tile { row: pixel, rows, runs, run_len, table: used };
-                for r in 0..runs {
-                    let (ky, kx) = (r * step / kw, r * step % kw);
-                    for (m, &(image, y0, x0)) in at.iter().enumerate().take(rows) {
-                        let yy = y0 + (ky * p.dilation_h) as isize;
-                        let xx = x0 + (kx * p.dilation_w) as isize;
-                        let within = yy >= 0
-                            && xx >= 0
-                            && (yy as usize) < p.height
-                            && (xx as usize) < p.width;
-                        table[used + m] = if within {
-                            let offset = image + (yy as usize * p.width + xx as usize) * p.c_in;
-                            // SAFETY: the pixel is inside image `n` of `x`.
-                            unsafe { base.add(offset) }
-                        } else {
-                            self.zeros
-                        };
+                    ox += 1;
+                    if ox == ow {
+                        (oy, ox) = (oy + 1, 0);
                     }
-                    used += mr;
+                    if oy == oh {
+                        (n, oy) = (n + 1, 0);
+                    }
+                }
+                if inside {
+                    *t = Tile { row: pixel, rows, runs: kh, run_len: kw * cin_g, table: used };
+                    for (m, &(image, y0, x0)) in at.iter().enumerate().take(rows) {
+                        let first = image + y0 as usize * line + x0 as usize * p.c_in;
+                        for ky in 0..kh {
+                            // SAFETY: the kernel row is inside image `n` of `x`.
+                            table[used + ky * mr + m] =
+                                unsafe { base.add(first + ky * p.dilation_h * line) };
+                        }
+                    }
+                    used += kh * mr;
+                    pixel += rows;
+                    continue;
+                }
+                *t = Tile { row: pixel, rows, runs: taps, run_len: cin_g, table: used };
+                for ky in 0..kh {
+                    for kx in 0..kw {
+                        for (m, &(image, y0, x0)) in at.iter().enumerate().take(rows) {
+                            let yy = y0 + (ky * p.dilation_h) as isize;
+                            let xx = x0 + (kx * p.dilation_w) as isize;
+                            let within = yy >= 0
+                                && xx >= 0
+                                && (yy as usize) < p.height
+                                && (xx as usize) < p.width;
+                            table[used + m] = if within {
+                                let offset = image + yy as usize * line + xx as usize * p.c_in;
+                                // SAFETY: the pixel is inside image `n` of `x`.
+                                unsafe { base.add(offset) }
+                            } else {
+                                self.zeros
+                            };
+                        }
+                        used += mr;
+                    }
                 }
                 pixel += rows;
             }

@@ -3,6 +3,7 @@
 use super::activation::{Activation, Fused, apply_fused};
 use super::aligned::AlignedBuf;
 use super::conv::ConvParams;
+use super::gemm::split;
 use super::isa::Op;
 use super::simd::Simd;
 
@@ -61,8 +62,9 @@ pub(super) struct Depthwise<'a> {
 /// Where a tile's columns of input lie.
 #[derive(Clone, Copy)]
 enum Columns<'a> {
-    /// Side by side: the first kernel row begins here.
-    Inside(*const f32),
+    /// Side by side: the first kernel row begins here, but for so many columns on the left and on the
+    /// right that lie beside the image.
+    Inside(*const f32, usize, usize),
     /// Anywhere: a row of pointers for each kernel row.
     Table(&'a [*const f32]),
 }
@@ -83,8 +85,8 @@ struct Tile<'a> {
 
 /// One vector of channels from `c` of a tile of `W` columns, by a kernel `KW` wide at stride `ST`.
 /// # Safety
-/// The tile's pointers are valid from channel `c` for a vector; its columns are `Inside` if `INSIDE`, else
-/// a `Table` of `(W - 1) * ST + KW` pointers a kernel row.
+/// The tile's pointers are valid from channel `c` for a vector; its columns are `Inside` if `INSIDE`, at most
+/// `KW / 2` of them outside on either side, else a `Table` of `(W - 1) * ST + KW` pointers a kernel row.
 #[inline(always)]
 unsafe fn vector<S: Simd, const W: usize, const KW: usize, const ST: usize, const INSIDE: bool>(
     t: &Tile<'_>,
@@ -97,10 +99,13 @@ unsafe fn vector<S: Simd, const W: usize, const KW: usize, const ST: usize, cons
         let mut acc = [S::load(w.bias.as_ptr().add(c)); W];
         let columns = (W - 1) * ST + KW;
         let mut wrow = w.taps.as_ptr().add(t.first * KW * w.padded + c);
-        let (mut base, mut table) = match t.columns {
-            Columns::Inside(base) => (base.add(c), core::ptr::null()),
-            Columns::Table(table) => (core::ptr::null(), table.as_ptr()),
+        let (mut base, mut table, left, right) = match t.columns {
+            Columns::Inside(base, left, right) => {
+                (base.wrapping_add(c), core::ptr::null(), left, right)
+            }
+            Columns::Table(table) => (core::ptr::null(), table.as_ptr(), 0, 0),
         };
+        let zero = S::splat(0.0);
         for _ in 0..t.rows {
             let mut weights = [S::splat(0.0); KW];
             let mut kx = 0;
@@ -113,8 +118,11 @@ unsafe fn vector<S: Simd, const W: usize, const KW: usize, const ST: usize, cons
             let mut i = 0;
             while i < columns {
                 let x = if INSIDE {
-                    let x = S::load(at);
-                    at = at.add(channels);
+                    // Only the outermost columns can lie outside: for the others there is no test.
+                    let outside =
+                        i < KW / 2 && i < left || i + KW / 2 >= columns && i + right >= columns;
+                    let x = if outside { zero } else { S::load(at) };
+                    at = at.wrapping_add(channels);
                     x
                 } else {
                     S::load((*table.add(i)).add(c))
@@ -129,7 +137,7 @@ unsafe fn vector<S: Simd, const W: usize, const KW: usize, const ST: usize, cons
                 i += 1;
             }
             if INSIDE {
-                base = base.add(t.row_step);
+                base = base.wrapping_add(t.row_step);
             } else {
                 table = table.add(columns);
             }
@@ -158,7 +166,7 @@ unsafe fn vectors<S: Simd, const W: usize, const KW: usize, const ST: usize>(
     let mut c = 0;
     // SAFETY: whole vectors while they fit.
     unsafe {
-        if matches!(t.columns, Columns::Inside(_)) {
+        if matches!(t.columns, Columns::Inside(..)) {
             while c + S::LANES <= channels {
                 vector::<S, W, KW, ST, true>(t, w, channels, c);
                 c += S::LANES;
@@ -225,22 +233,22 @@ impl Op for Depthwise<'_> {
     #[inline(always)]
     fn run<S: Simd>(mut self) {
         let p = self.p;
-        let oh = p.output().0;
+        let out = p.output();
         // Rows of the table: taps, or kernel rows by columns.
         let unrolled = p.dilation_w == 1 && p.kernel_h <= 16 && p.c_in >= S::LANES;
         for n in 0..self.batch {
-            for oy in 0..oh {
+            for oy in 0..out.0 {
                 // A constant: sets without unrolled forms get no code for them.
                 if S::UNROLLED {
                     match (p.kernel_w, p.stride_w) {
-                        (3, 1) if unrolled => self.line::<S, 3, 1>(n, oy),
-                        (3, 2) if unrolled => self.line::<S, 3, 2>(n, oy),
-                        (5, 1) if unrolled => self.line::<S, 5, 1>(n, oy),
-                        (5, 2) if unrolled => self.line::<S, 5, 2>(n, oy),
-                        _ => self.general_line::<S>(n, oy, 0),
+                        (3, 1) if unrolled => self.line::<S, 3, 1>(n, oy, out),
+                        (3, 2) if unrolled => self.line::<S, 3, 2>(n, oy, out),
+                        (5, 1) if unrolled => self.line::<S, 5, 1>(n, oy, out),
+                        (5, 2) if unrolled => self.line::<S, 5, 2>(n, oy, out),
+                        _ => self.general_line::<S>(n, oy, out, 0),
                     }
                 } else {
-                    self.general_line::<S>(n, oy, 0);
+                    self.general_line::<S>(n, oy, out, 0);
                 }
             }
         }
@@ -291,8 +299,12 @@ impl Depthwise<'_> {
 
     /// Points a tile's output and residual at column `ox` of line `oy`.
     #[inline(always)]
-    fn aim(&mut self, tile: &mut Tile<'_>, n: usize, oy: usize, ox: usize) {
-        let (oh, ow) = self.p.output();
+    fn aim(
+        &mut self,
+        tile: &mut Tile<'_>,
+        (oh, ow): (usize, usize),
+        (n, oy, ox): (usize, usize, usize),
+    ) {
         let at = ((n * oh + oy) * ow + ox) * self.p.c_in;
         tile.out = self.y[at..].as_mut_ptr();
         if let Some(r) = self.res {
@@ -301,23 +313,29 @@ impl Depthwise<'_> {
     }
 
     #[inline(always)]
-    fn line<S: Simd, const KW: usize, const ST: usize>(&mut self, n: usize, oy: usize) {
+    fn line<S: Simd, const KW: usize, const ST: usize>(
+        &mut self,
+        n: usize,
+        oy: usize,
+        out: (usize, usize),
+    ) {
         let (p, c) = (self.p, self.p.c_in);
-        let ow = p.output().1;
+        let ow = out.1;
         let (shared, y0) = self.tile(oy);
         let mut table = [self.w.zeros.as_ptr(); TABLE];
+        // Of nearly equal width, so that none is left with one column.
+        let (count, width, wider) = split(ow, widest(KW, ST));
         let mut ox = 0;
-        while ox < ow {
+        for t in 0..count {
             let mut tile: Tile<'_> = shared;
             let x0 = (ox * ST) as isize - p.pad_left as isize;
-            // Powers of two; at the left border one column alone keeps the next tile inside.
-            let mut w = widest(KW, ST);
-            while w > ow - ox {
-                w /= 2;
-            }
+            let w = width + usize::from(t < wider);
             let columns = (w - 1) * ST + KW;
-            if x0 >= 0 && x0 as usize + columns <= p.width && tile.rows > 0 {
-                tile.columns = Columns::Inside(self.pixel(n, y0, tile.first, x0));
+            let left = (-x0).max(0) as usize;
+            let right = (x0 + columns as isize - p.width as isize).max(0) as usize;
+            if left <= KW / 2 && right <= KW / 2 && left + right < columns && tile.rows > 0 {
+                let inner = self.pixel(n, y0, tile.first, x0 + left as isize);
+                tile.columns = Columns::Inside(inner.wrapping_sub(left * c), left, right);
             } else {
                 for ky in 0..tile.rows {
                     for i in 0..columns {
@@ -327,30 +345,35 @@ impl Depthwise<'_> {
                 }
                 tile.columns = Columns::Table(&table);
             }
-            self.aim(&mut tile, n, oy, ox);
-            // SAFETY: inside, every column of every row of the tile lies within the image; else the
-            // table was filled for them. Output columns `ox .. ox + w` exist.
+            self.aim(&mut tile, out, (n, oy, ox));
+            // SAFETY: inside, every column of every row of the tile lies within the image but those that
+            // are counted as outside, at most `KW / 2` on a side; else the table was filled for them. Output
+            // columns `ox .. ox + w` exist.
             unsafe {
-                match w {
-                    1 => vectors::<S, 1, KW, ST>(&tile, self.w, c),
-                    2 => vectors::<S, 2, KW, ST>(&tile, self.w, c),
-                    4 => vectors::<S, 4, KW, ST>(&tile, self.w, c),
-                    _ if widest(KW, ST) == 8 => vectors::<S, 8, KW, ST>(&tile, self.w, c),
-                    _ => {}
+                macro_rules! widths {
+                    ($($w:literal)*) => {
+                        match w {
+                            $($w if $w <= widest(KW, ST) => {
+                                vectors::<S, $w, KW, ST>(&tile, self.w, c)
+                            })*
+                            _ => {}
+                        }
+                    };
                 }
+                if widest(KW, ST) == 8 { widths!(1 2 3 4 5 6 7 8) } else { widths!(1 2 3 4) }
             }
             ox += w;
         }
         if !c.is_multiple_of(S::LANES) {
-            self.general_line::<S>(n, oy, c - c % S::LANES);
+            self.general_line::<S>(n, oy, out, c - c % S::LANES);
         }
     }
 
     /// A line by any kernel, from channel `from`.
     #[inline(always)]
-    fn general_line<S: Simd>(&mut self, n: usize, oy: usize, from: usize) {
+    fn general_line<S: Simd>(&mut self, n: usize, oy: usize, out: (usize, usize), from: usize) {
         let p = self.p;
-        let ow = p.output().1;
+        let ow = out.1;
         let (mut tile, y0) = self.tile(oy);
         let mut table = [self.w.zeros.as_ptr(); TABLE];
         let mut taps = [0usize; TAPS_MAX];
@@ -370,7 +393,7 @@ impl Depthwise<'_> {
                     used += 1;
                 }
             }
-            self.aim(&mut tile, n, oy, ox);
+            self.aim(&mut tile, out, (n, oy, ox));
             // SAFETY: the table was filled for these taps with pointers to all channels.
             unsafe { general::<S>(&table, &taps[..used], w, &tile, self.w, p.c_in, from) };
             ox += w;

@@ -123,7 +123,7 @@ pub(super) fn split(rows: usize, mr: usize) -> (usize, usize, usize) {
 /// has `t.runs * t.run_len * nr` floats; `bias` has `NV` vectors; rows `t.row ..` of `dest` are valid for
 /// `cols` floats, `cols` more than `(NV - 1) * LANES`, at most `NV * LANES`.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
+#[allow(clippy::too_many_arguments, clippy::needless_range_loop)]
 unsafe fn tile<S: Simd, const ROWS: usize, const NV: usize>(
     table: *const *const f32,
     t: &Tile,
@@ -151,7 +151,29 @@ unsafe fn tile<S: Simd, const ROWS: usize, const NV: usize>(
                 *p = *run.add(m);
             }
             run = run.add(S::MR);
-            for k in 0..t.run_len {
+            let mut from = 0;
+            if S::LANED {
+                while from + 4 <= t.run_len {
+                    let mut x = [S::splat(0.0); ROWS];
+                    for m in 0..ROWS {
+                        x[m] = S::load(a[m].add(from));
+                    }
+                    macro_rules! lanes {
+                        ($($lane:literal)*) => { $(
+                            for v in 0..NV {
+                                let w = S::load(b.add(v * S::LANES));
+                                for m in 0..ROWS {
+                                    acc[m][v] = S::fma_lane::<$lane>(w, x[m], acc[m][v]);
+                                }
+                            }
+                            b = b.add(nr);
+                        )* };
+                    }
+                    lanes!(0 1 2 3);
+                    from += 4;
+                }
+            }
+            for k in from..t.run_len {
                 let mut bv = [S::splat(0.0); NV];
                 for (v, x) in bv.iter_mut().enumerate() {
                     *x = S::load(b.add(v * S::LANES));
@@ -188,6 +210,64 @@ unsafe fn tile<S: Simd, const ROWS: usize, const NV: usize>(
                 let c = c.add(v * S::LANES);
                 if whole { S::store(c, x) } else { S::store_part(c, x, tail) }
             }
+        }
+    }
+}
+
+/// Two full tiles by one vector of columns: as many sums as hide the latency of FMA, which one tile has
+/// not.
+/// # Safety
+/// As [`tile`], for both tiles, which have `S::MR` rows (at most 6), and runs alike.
+#[inline(always)]
+#[allow(clippy::too_many_arguments, clippy::needless_range_loop)]
+unsafe fn pair<S: Simd>(
+    table: *const *const f32,
+    [s, t]: [&Tile; 2],
+    b: *const f32,
+    nr: usize,
+    bias: *const f32,
+    dest: &Dest,
+    col: usize,
+    cols: usize,
+    fused: Fused,
+) {
+    const ROWS: usize = 2 * MR_MAX;
+    // SAFETY: as in `tile`.
+    unsafe {
+        let mut acc = [S::load(bias); ROWS];
+        let mut b = b;
+        let (mut first, mut second) = (table.add(s.table), table.add(t.table));
+        for _ in 0..s.runs {
+            let mut a = [core::ptr::null::<f32>(); ROWS];
+            for m in 0..MR_MAX {
+                a[m] = *first.add(m);
+                a[MR_MAX + m] = *second.add(m);
+            }
+            (first, second) = (first.add(S::MR), second.add(S::MR));
+            for k in 0..s.run_len {
+                let bv = S::load(b);
+                b = b.add(nr);
+                for m in 0..ROWS {
+                    acc[m] = S::fma(S::splat(*a[m].add(k)), bv, acc[m]);
+                }
+            }
+        }
+        // As in `tile`.
+        let mut sums = [S::splat(0.0); ROWS];
+        for m in 0..ROWS {
+            sums[m] = acc[m];
+        }
+        for (m, &x) in sums.iter().enumerate() {
+            let row = if m < MR_MAX { s.row + m } else { t.row + m - MR_MAX };
+            let whole = cols == S::LANES;
+            let mut x = x;
+            if !dest.res.is_null() {
+                let r = dest.res.add(row * dest.ldr + col);
+                x = S::add(x, if whole { S::load(r) } else { S::load_part(r, cols) });
+            }
+            let x = apply_fused::<S>(fused, x);
+            let c = dest.c.add(row * dest.ldc + col);
+            if whole { S::store(c, x) } else { S::store_part(c, x, cols) }
         }
     }
 }
@@ -320,6 +400,16 @@ unsafe fn tiles_by_panels<S: Simd, const NV: usize, const HALF: usize>(
             }
             // In between, narrower panels compute padding columns that are not stored.
             if cols <= HALF * S::LANES && HALF < NV && cols > (HALF - 1) * S::LANES {
+                let mut tiles = tiles;
+                while HALF == 1
+                    && S::MR == MR_MAX
+                    && let [s, t, rest @ ..] = tiles
+                    && (s.rows, t.rows) == (MR_MAX, MR_MAX)
+                    && (s.runs, s.run_len) == (t.runs, t.run_len)
+                {
+                    pair::<S>(table, [s, t], data, b.nr, bias, dest, col, cols, fused);
+                    tiles = rest;
+                }
                 for t in tiles {
                     rows!(t, HALF, 1 2 3 4 5 6);
                 }

@@ -24,6 +24,7 @@ impl Simd for Neon {
     const LANES: usize = 4;
     const NV: usize = 4;
     const MR: usize = 6;
+    const LANED: bool = true;
 
     #[inline(always)]
     fn splat(x: f32) -> float32x4_t {
@@ -84,6 +85,11 @@ impl Simd for Neon {
     fn fma(a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t {
         // SAFETY: features checked at `enter`.
         unsafe { vfmaq_f32(c, a, b) }
+    }
+    #[inline(always)]
+    fn fma_lane<const LANE: i32>(a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t {
+        // SAFETY: features checked at `enter`.
+        unsafe { vfmaq_laneq_f32::<LANE>(c, a, b) }
     }
     #[inline(always)]
     fn min(a: float32x4_t, b: float32x4_t) -> float32x4_t {

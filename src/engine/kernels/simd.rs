@@ -20,6 +20,10 @@ pub(super) trait Simd: Copy + 'static {
     /// Whether kernels have unrolled forms for common shapes (else only their general form).
     const UNROLLED: bool = true;
 
+    /// Whether a multiplication takes one lane of a vector for all ([`fma_lane`](Self::fma_lane)), and
+    /// the register tile reads A by vectors then.
+    const LANED: bool = false;
+
     /// All lanes `x`.
     fn splat(x: f32) -> Self::V;
     /// # Safety
@@ -46,6 +50,12 @@ pub(super) trait Simd: Copy + 'static {
     fn div(a: Self::V, b: Self::V) -> Self::V;
     /// `a * b + c`, fused where the set can.
     fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// `a * b[lane] + c`, fused where the set can; only where [`LANED`](Self::LANED).
+    #[inline(always)]
+    fn fma_lane<const LANE: i32>(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        let _ = (a, b);
+        c
+    }
     /// The lesser; `b` if either is NaN, or NaN.
     fn min(a: Self::V, b: Self::V) -> Self::V;
     /// The greater; `b` if either is NaN, or NaN.

@@ -163,11 +163,16 @@ impl Weights {
             + self.zeros.bytes()
     }
 
+    /// Tiles of `batch` images.
+    pub(super) fn tiles(&self, p: &ConvParams, batch: usize) -> usize {
+        let (down, across) = self.kind.tiles(p);
+        batch * down * across
+    }
+
     /// Tiles of a block, and floats of transformed input and output of one point. The last differ from
     /// multiples of a page, so that a tile's points don't fall into one set of the cache.
     fn block(&self, p: &ConvParams, batch: usize) -> (usize, usize, usize) {
-        let (down, across) = self.kind.tiles(p);
-        let tiles = batch * down * across;
+        let tiles = self.tiles(p, batch);
         let most = (BLOCK_FLOATS / (self.kind.points() * (p.c_in + p.c_out))).max(24);
         let blocks = tiles.div_ceil(most).max(1);
         let each = tiles.div_ceil(blocks);
@@ -194,8 +199,7 @@ impl Weights {
         scratch: &mut [f32],
     ) {
         let (each, in_step, out_step) = self.block(p, batch);
-        let (down, across) = self.kind.tiles(p);
-        let tiles = batch * down * across;
+        let tiles = self.tiles(p, batch);
         let points = self.kind.points();
         let (input, output) =
             scratch[..points * (in_step + out_step)].split_at_mut(points * in_step);
