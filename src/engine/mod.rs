@@ -57,6 +57,12 @@ pub trait Engine: Send + Sync {
     fn batch_sizes(&self) -> &[usize];
     /// What `inspect` prints.
     fn describe(&self) -> Description;
+    /// The steps of a plan that [`Instance::infer_profiled`] times, in order; none where the engine
+    /// does not say.
+    fn steps(&self, plan: PlanIndex) -> Vec<StepInfo> {
+        let _ = plan;
+        Vec::new()
+    }
     /// Makes the mutable half, with every buffer allocated. Called on the worker's own thread,
     /// after pinning, so that memory is local and kernels fit the core.
     fn instance(&self) -> Result<Box<dyn Instance>, EngineError>;
@@ -81,6 +87,13 @@ pub trait Instance {
         self.infer(plan)
     }
 
+    /// [`infer`](Self::infer) that adds each step's time, in nanoseconds, to `step_ns`, which has one
+    /// place for each of [`Engine::steps`]. The default times nothing.
+    fn infer_profiled(&mut self, plan: PlanIndex, step_ns: &mut [u64]) -> Result<(), RunError> {
+        let _ = step_ns;
+        self.infer(plan)
+    }
+
     /// Runs `plan` on one request that fills it exactly, from the request's own buffers into the
     /// request's own buffers. The default copies through the staging areas; an engine that can do
     /// without a copy overrides it. Buffers are aligned to
@@ -100,6 +113,15 @@ pub trait Instance {
         }
         Ok(())
     }
+}
+
+/// A step of a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StepInfo {
+    /// Kernel, shapes and place, for people.
+    pub text: String,
+    /// Floating point operations of a run, a multiplication and an addition counting as two.
+    pub flops: u64,
 }
 
 /// One kind of operator in a model, and what runs it.

@@ -199,6 +199,30 @@ fn bench_engine_tells_every_run() {
 }
 
 #[test]
+fn bench_engine_times_several_sizes_and_every_step() {
+    let mlp = model("mlp");
+    let args =
+        ["bench", "engine", &mlp, "--engine", "plan", "--batch", "4,1", "--iterations", "25"];
+    let ran = run(&[&args[..], &["--profile", "--json"]].concat()).ok();
+    let reports = ran.json();
+    let batches: Vec<_> = reports.iter().map(|r| r["batch"].as_u64().unwrap()).collect();
+    assert_eq!(batches, [1, 4]);
+    for r in &reports {
+        assert_eq!(r["run_ns"].as_array().unwrap().len(), 25);
+        let steps = r["steps"].as_array().unwrap();
+        assert_eq!(steps.len(), 3, "{steps:?}");
+        for step in steps {
+            assert!(step["p50_ns"].as_u64().unwrap() > 0, "{step}");
+        }
+        let flops: u64 = steps.iter().map(|s| s["flops"].as_u64().unwrap()).sum();
+        let batch = r["batch"].as_u64().unwrap();
+        assert_eq!(flops, 2 * batch * (64 * 128 + 128 * 64 + 64 * 10), "{steps:?}");
+    }
+    let text = run(&args).ok().out;
+    assert!(text.contains("; a row takes "), "{text}");
+}
+
+#[test]
 fn the_demo_is_right_also_on_one_core() {
     let first = corelane::sys::affinity::allowed().unwrap()[0].to_string();
     let output = std::process::Command::new("taskset")

@@ -244,16 +244,20 @@ pub struct BenchEngineArgs {
     /// The engine.
     #[arg(long, value_enum)]
     pub engine: BenchEngine,
-    /// Rows of each run.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
-    pub batch: u16,
+    /// Rows of each run; several sizes (1,8) are timed in turns.
+    #[arg(long, value_name = "N", default_value = "1", value_delimiter = ',',
+        value_parser = clap::value_parser!(u16).range(1..))]
+    pub batch: Vec<u16>,
     /// Timed runs.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub iterations: u32,
     /// The core to pin to; default: the last allowed one.
     #[arg(long)]
     pub core: Option<u16>,
-    /// Print one JSON object with every run's time.
+    /// Time every step of the plan too, in runs of their own.
+    #[arg(long)]
+    pub profile: bool,
+    /// Print one JSON object a batch size, with every run's time.
     #[arg(long)]
     pub json: bool,
 }

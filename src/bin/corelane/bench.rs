@@ -43,10 +43,27 @@ struct EngineReport {
     p99_ns: u64,
     /// Allocator calls during the timed runs.
     allocator_calls: u64,
+    /// With `--profile`: the steps of the plan, timed one by one in runs of their own.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    steps: Vec<StepReport>,
 }
+
+/// Time of one step of a plan.
+#[derive(Serialize)]
+struct StepReport {
+    step: String,
+    /// Floating point operations of a run.
+    flops: u64,
+    /// Median over the runs; all turns of the step in a run together.
+    p50_ns: u64,
+}
+
+/// Runs of one batch size before the next one's turn.
+const BLOCK_RUNS: usize = 10;
 
 fn engine(args: &BenchEngineArgs) -> Outcome {
     let config = |e: &dyn std::fmt::Display| Exit::new(Code::Config, e);
+    let failed = |e: engine::RunError| Exit::new(Code::Failure, e);
     let manifest = Manifest::read(&args.model).map_err(|e| config(&e))?;
     let core = match args.core {
         Some(core) => CoreId(core),
@@ -61,10 +78,12 @@ fn engine(args: &BenchEngineArgs) -> Outcome {
         BenchEngine::Plan => EngineKind::Plan,
         BenchEngine::Tract => EngineKind::Tract,
     };
-    let batch = usize::from(args.batch);
+    let mut batches: Vec<usize> = args.batch.iter().map(|&b| usize::from(b)).collect();
+    batches.sort_unstable();
+    batches.dedup();
     let request = LoadRequest {
         bytes: &bytes,
-        batch_sizes: &[batch],
+        batch_sizes: &batches,
         bind_axes: &manifest.bind_axes,
         bind_inputs: &manifest.bind_inputs,
         arena_bytes_max: manifest.arena_bytes_max,
@@ -72,61 +91,127 @@ fn engine(args: &BenchEngineArgs) -> Outcome {
     // Pinned before the engine looks at the machine, as a worker is.
     affinity::pin(core).map_err(|e| config(&e))?;
     let engine = engine::load(kind, &request).map_err(|e| config(&e))?;
-    if engine.batch_sizes() != [batch] {
-        let text = format!("the model has no batch axis; it runs at batch 1, not {batch}");
+    if engine.batch_sizes() != batches {
+        let text = format!("the model has no batch axis; it runs at batch 1, not {batches:?}");
         return Err(config(&text));
     }
     let mut instance = engine.instance().map_err(|e| config(&e))?;
-    let golden = fill(&mut *instance, &*engine, &manifest, batch);
-    let failed = |e: engine::RunError| Exit::new(Code::Failure, e);
-    instance.warm_up(PlanIndex(0)).map_err(failed)?;
-    for _ in 0..WARM_RUNS {
-        instance.infer(PlanIndex(0)).map_err(failed)?;
-    }
     let iterations = args.iterations as usize;
-    let mut run_ns = Vec::with_capacity(iterations);
-    let calls = alloc::hot_calls();
-    for _ in 0..iterations {
-        alloc::set_hot(true);
-        let start = clock::now();
-        let result = instance.infer(PlanIndex(0));
-        let time = clock::now().since(start);
-        alloc::set_hot(false);
-        result.map_err(failed)?;
-        run_ns.push(time.0);
+    let isa = engine.describe().isa;
+    let mut golden = true;
+    let mut reports = vec![];
+    for (plan, &batch) in batches.iter().enumerate() {
+        golden &= fill(&mut *instance, &*engine, &manifest, PlanIndex(plan), batch);
+        instance.warm_up(PlanIndex(plan)).map_err(failed)?;
+        reports.push(EngineReport {
+            schema: 1,
+            model: manifest.name.clone(),
+            engine: kind.name(),
+            batch,
+            isa: isa.clone(),
+            core: core.0,
+            iterations,
+            run_ns: Vec::with_capacity(iterations),
+            min_ns: 0,
+            p50_ns: 0,
+            p99_ns: 0,
+            allocator_calls: 0,
+            steps: vec![],
+        });
     }
-    let allocator_calls = alloc::hot_calls() - calls;
-    let mut sorted = run_ns.clone();
-    let report = EngineReport {
-        schema: 1,
-        model: manifest.name,
-        engine: kind.name(),
-        batch,
-        isa: engine.describe().isa,
-        core: core.0,
-        iterations,
-        min_ns: percentile(&mut sorted, 0),
-        p50_ns: percentile(&mut sorted, 500),
-        p99_ns: percentile(&mut sorted, 990),
-        run_ns,
-        allocator_calls,
-    };
-    if args.json {
-        return print_json(&report);
+    // Batch sizes take turns, so that a slow spell of the machine meets them all.
+    while reports.iter().any(|r| r.run_ns.len() < iterations) {
+        for (plan, report) in reports.iter_mut().enumerate() {
+            let first = report.run_ns.is_empty();
+            for _ in 0..if first { WARM_RUNS } else { 1 } {
+                instance.infer(PlanIndex(plan)).map_err(failed)?;
+            }
+            let calls = alloc::hot_calls();
+            for _ in 0..BLOCK_RUNS.min(iterations - report.run_ns.len()) {
+                alloc::set_hot(true);
+                let start = clock::now();
+                let result = instance.infer(PlanIndex(plan));
+                let time = clock::now().since(start);
+                alloc::set_hot(false);
+                result.map_err(failed)?;
+                report.run_ns.push(time.0);
+            }
+            report.allocator_calls += alloc::hot_calls() - calls;
+        }
     }
-    println!(
-        "{} on engine {}{}, batch {batch}, {iterations} runs on core {core} of {}: min {}, p50 {}, \
-         p99 {}; {} allocator calls",
-        report.model,
-        report.engine,
-        report.isa.as_ref().map_or(String::new(), |isa| format!(" ({isa})")),
-        if golden { "the first golden row" } else { "zeros" },
-        tensors::span(report.min_ns),
-        tensors::span(report.p50_ns),
-        tensors::span(report.p99_ns),
-        report.allocator_calls
-    );
+    for (plan, report) in reports.iter_mut().enumerate() {
+        let mut sorted = report.run_ns.clone();
+        report.min_ns = percentile(&mut sorted, 0);
+        report.p50_ns = percentile(&mut sorted, 500);
+        report.p99_ns = percentile(&mut sorted, 990);
+        if args.profile {
+            report.steps = profile(&*engine, &mut *instance, PlanIndex(plan), iterations)?;
+        }
+    }
+    let alone = (reports.first().filter(|r| r.batch == 1)).map(|r| r.p50_ns as f64);
+    for report in &reports {
+        if args.json {
+            print_json(report)?;
+            continue;
+        }
+        println!(
+            "{} on engine {}{}, batch {}, {iterations} runs on core {core} of {}: min {}, p50 {}, \
+             p99 {}; {} allocator calls{}",
+            report.model,
+            report.engine,
+            report.isa.as_ref().map_or(String::new(), |isa| format!(" ({isa})")),
+            report.batch,
+            if golden { "the first golden row" } else { "zeros" },
+            tensors::span(report.min_ns),
+            tensors::span(report.p50_ns),
+            tensors::span(report.p99_ns),
+            report.allocator_calls,
+            match alone {
+                Some(alone) if report.batch > 1 => {
+                    let row = report.p50_ns as f64 / report.batch as f64;
+                    format!("; a row takes {:.3} of its time alone", row / alone)
+                }
+                _ => String::new(),
+            }
+        );
+        let all = report.steps.iter().map(|s| s.p50_ns).sum::<u64>().max(1);
+        for (i, step) in report.steps.iter().enumerate() {
+            println!(
+                "{i:>4} {:>10} {:>5.1} % {:>7.2} GFLOP/s  {}",
+                tensors::span(step.p50_ns),
+                step.p50_ns as f64 * 100.0 / all as f64,
+                step.flops as f64 / step.p50_ns.max(1) as f64,
+                step.step
+            );
+        }
+    }
     Ok(())
+}
+
+/// Time of each step of a plan.
+fn profile(
+    engine: &dyn engine::Engine,
+    instance: &mut dyn engine::Instance,
+    plan: PlanIndex,
+    iterations: usize,
+) -> Result<Vec<StepReport>, Exit> {
+    let steps = engine.steps(plan);
+    let mut times = vec![Vec::with_capacity(iterations); steps.len()];
+    let mut run = vec![0; steps.len()];
+    for _ in 0..iterations {
+        run.fill(0);
+        instance.infer_profiled(plan, &mut run).map_err(|e| Exit::new(Code::Failure, e))?;
+        for (times, &ns) in times.iter_mut().zip(&run) {
+            times.push(ns);
+        }
+    }
+    Ok((steps.into_iter().zip(&mut times))
+        .map(|(s, times)| StepReport {
+            step: s.text,
+            flops: s.flops,
+            p50_ns: percentile(times, 500),
+        })
+        .collect())
 }
 
 /// Fills every row with the model's first golden one; zeros where it has none. Returns which.
@@ -134,6 +219,7 @@ fn fill(
     instance: &mut dyn engine::Instance,
     engine: &dyn engine::Engine,
     manifest: &Manifest,
+    plan: PlanIndex,
     batch: usize,
 ) -> bool {
     let mut golden = true;
@@ -144,7 +230,7 @@ fn fill(
             .and_then(|dir| tensors::read_npy(&dir.join(format!("golden/input_{k}.npy"))).ok());
         let row = array.filter(|a| a.dtype == spec.dtype && a.data.len() >= spec.row_bytes());
         golden &= row.is_some();
-        let staging = &mut instance.input_mut(PlanIndex(0), k)[..batch * spec.row_bytes()];
+        let staging = &mut instance.input_mut(plan, k)[..batch * spec.row_bytes()];
         for to in staging.chunks_exact_mut(spec.row_bytes()) {
             match &row {
                 Some(row) => to.copy_from_slice(&row.data[..spec.row_bytes()]),

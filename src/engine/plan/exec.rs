@@ -7,6 +7,7 @@ use super::step::{Kernel, Operand, Plan, SOURCES_MAX, Space, Step};
 use crate::engine::kernels::{self, AlignedBuf, Kernels, cast};
 use crate::engine::{Instance, PlanIndex, RunError};
 use crate::limits::TENSORS_MAX;
+use crate::sys::clock;
 use crate::sys::pool::Pool;
 use crate::units::DType;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -46,12 +47,31 @@ impl PlanInstance {
                 .map(AlignedBuf::zeroed)
                 .collect()
         };
-        let inputs = most(program.row_bytes.0.len(), Plan::input_len);
-        let outputs = most(program.row_bytes.1.len(), Plan::output_len);
+        let inputs = most(program.row_bytes.0.len(), |p, i| p.input_words[i]);
+        let outputs = most(program.row_bytes.1.len(), |p, o| p.output_words[o]);
         let arena = program.plans.iter().map(|p| p.arena_words).max().unwrap_or(0);
         let falls_back = program.plans.iter().any(Plan::falls_back);
         let heap = if falls_back { Some(Pool::new(HEAP_BYTES)?) } else { None };
         Some(PlanInstance { arena: AlignedBuf::zeroed(arena), inputs, outputs, heap, program })
+    }
+
+    /// Runs a plan on the staging areas, each step through `around`.
+    fn staged(
+        &mut self,
+        plan: PlanIndex,
+        around: impl FnMut(usize, &mut dyn FnMut() -> Option<()>) -> Option<()>,
+    ) -> Result<(), RunError> {
+        let PlanInstance { program, arena, inputs, outputs, heap } = self;
+        let plan = &program.plans[plan.0];
+        let mut from: [&[f32]; TENSORS_MAX] = [&[]; TENSORS_MAX];
+        for (i, input) in inputs.iter().enumerate() {
+            from[i] = &input[..plan.input_words[i]];
+        }
+        let mut to: [&mut [f32]; TENSORS_MAX] = std::array::from_fn(|_| &mut [][..]);
+        for (o, output) in outputs.iter_mut().enumerate() {
+            to[o] = &mut output[..plan.output_words[o]];
+        }
+        run(&program.shared.kernels, plan, (arena, heap), &from, &mut to, around)
     }
 }
 
@@ -62,17 +82,16 @@ impl Instance for PlanInstance {
     }
 
     fn infer(&mut self, plan: PlanIndex) -> Result<(), RunError> {
-        let PlanInstance { program, arena, inputs, outputs, heap } = self;
-        let plan = &program.plans[plan.0];
-        let mut from: [&[f32]; TENSORS_MAX] = [&[]; TENSORS_MAX];
-        for (i, input) in inputs.iter().enumerate() {
-            from[i] = &input[..plan.input_len(i)];
-        }
-        let mut to: [&mut [f32]; TENSORS_MAX] = std::array::from_fn(|_| &mut [][..]);
-        for (o, output) in outputs.iter_mut().enumerate() {
-            to[o] = &mut output[..plan.output_len(o)];
-        }
-        run(&program.shared.kernels, plan, (arena, heap), &from, &mut to)
+        self.staged(plan, |_, run| run())
+    }
+
+    fn infer_profiled(&mut self, plan: PlanIndex, step_ns: &mut [u64]) -> Result<(), RunError> {
+        self.staged(plan, |step, run| {
+            let start = clock::now();
+            let done = run();
+            step_ns[step] += clock::now().since(start).0;
+            done
+        })
     }
 
     fn output(&self, plan: PlanIndex, output: usize) -> &[u8] {
@@ -91,10 +110,10 @@ impl Instance for PlanInstance {
         let mut from: [&[f32]; TENSORS_MAX] = [&[]; TENSORS_MAX];
         for (i, (input, staged)) in inputs.iter().zip(staged_in.iter_mut()).enumerate() {
             from[i] = match cast::words(input) {
-                Some(words) if words.len() == plan.input_len(i) => words,
+                Some(words) if words.len() == plan.input_words[i] => words,
                 _ => {
                     cast::bytes_mut(staged)[..input.len()].copy_from_slice(input);
-                    &staged[..plan.input_len(i)]
+                    &staged[..plan.input_words[i]]
                 }
             };
         }
@@ -103,14 +122,15 @@ impl Instance for PlanInstance {
             let mut to: [&mut [f32]; TENSORS_MAX] = std::array::from_fn(|_| &mut [][..]);
             for (o, (output, staged)) in outputs.iter_mut().zip(staged_out.iter_mut()).enumerate() {
                 to[o] = match cast::words_mut(output) {
-                    Some(words) if words.len() == plan.output_len(o) => {
+                    Some(words) if words.len() == plan.output_words[o] => {
                         direct[o] = true;
                         words
                     }
-                    _ => &mut staged[..plan.output_len(o)],
+                    _ => &mut staged[..plan.output_words[o]],
                 };
             }
-            run(&program.shared.kernels, plan, (arena, heap), &from, &mut to)?;
+            let plain = |_: usize, run: &mut dyn FnMut() -> Option<()>| run();
+            run(&program.shared.kernels, plan, (arena, heap), &from, &mut to, plain)?;
         }
         for (o, output) in outputs.iter_mut().enumerate() {
             if !direct[o] {
@@ -127,23 +147,21 @@ fn run(
     (arena, heap): (&mut [f32], &mut Option<Pool>),
     inputs: &[&[f32]; TENSORS_MAX],
     outputs: &mut [&mut [f32]; TENSORS_MAX],
+    mut around: impl FnMut(usize, &mut dyn FnMut() -> Option<()>) -> Option<()>,
 ) -> Result<(), RunError> {
     // Every step overwrites what it writes, so a run that was cut short leaves nothing behind.
     catch_unwind(AssertUnwindSafe(|| {
-        for turn in 0..plan.repeat {
-            let mut from: [&[f32]; TENSORS_MAX] = [&[]; TENSORS_MAX];
-            for ((part, whole), &len) in from.iter_mut().zip(inputs).zip(&plan.input_words) {
-                *part = &whole[turn * len..][..len];
-            }
-            let mut to: [&mut [f32]; TENSORS_MAX] = std::array::from_fn(|_| &mut [][..]);
-            for ((part, whole), &len) in
-                to.iter_mut().zip(outputs.iter_mut()).zip(&plan.output_words)
-            {
-                *part = &mut whole[turn * len..][..len];
-            }
-            for (i, step) in plan.steps.iter().enumerate() {
-                if run_step(kernels, plan, step, (arena, heap), &from, &mut to).is_none() {
-                    return Err(RunError::Step { step: i as u32 });
+        for segment in &plan.segments {
+            for turn in 0..segment.turns {
+                for i in segment.steps.clone() {
+                    let step = &plan.steps[i];
+                    let this = &mut || {
+                        let memory = (&mut *arena, &mut *heap);
+                        run_step(kernels, plan, (step, turn), memory, inputs, outputs)
+                    };
+                    if around(i, this).is_none() {
+                        return Err(RunError::Step { step: i as u32 });
+                    }
                 }
             }
         }
@@ -181,23 +199,25 @@ fn find<'a>(pieces: &Pieces<'a>, operand: Operand) -> &'a [f32] {
 fn run_step(
     kernels: &Kernels,
     plan: &Plan,
-    step: &Step,
+    (step, turn): (&Step, usize),
     (arena, heap): (&mut [f32], &mut Option<Pool>),
     inputs: &[&[f32]; TENSORS_MAX],
     outputs: &mut [&mut [f32]; TENSORS_MAX],
 ) -> Option<()> {
-    let nothing = Operand { space: Space::Arena, start: 0, len: 0 };
-    let scratch_at = if step.scratch.len == 0 { nothing } else { step.scratch };
     let mut read: [&[f32]; SOURCES_MAX] = [&[]; SOURCES_MAX];
+    let to = step.dest.at(turn);
     let (dest, scratch);
-    match step.dest.space {
+    match to.space {
         Space::Output(o) => {
             let (before, rest) = outputs.split_at_mut(o);
             let (this, after) = rest.split_first_mut()?;
+            let nothing = Operand { space: Space::Arena, start: 0, len: 0, step: 0 };
+            let scratch_at = if step.scratch.len == 0 { nothing } else { step.scratch };
             let (s, _, pieces) = cut(arena, scratch_at, nothing_after(scratch_at));
             for (slot, operand) in read.iter_mut().zip(&step.sources) {
+                let operand = operand.at(turn);
                 *slot = match operand.space {
-                    Space::Arena => find(&pieces, *operand),
+                    Space::Arena => find(&pieces, operand),
                     Space::Input(i) => &inputs[i][operand.start..][..operand.len],
                     Space::Const(c) => &plan.constants[c][operand.start..][..operand.len],
                     Space::Output(p) if p < o => &before[p][operand.start..][..operand.len],
@@ -205,15 +225,15 @@ fn run_step(
                 };
             }
             scratch = s;
-            dest = &mut this[step.dest.start..][..step.dest.len];
+            dest = &mut this[to.start..][..to.len];
         }
         _ => {
-            let scratch_at =
-                if step.scratch.len == 0 { nothing_after(step.dest) } else { step.scratch };
-            let (d, s, pieces) = cut(arena, step.dest, scratch_at);
+            let scratch_at = if step.scratch.len == 0 { nothing_after(to) } else { step.scratch };
+            let (d, s, pieces) = cut(arena, to, scratch_at);
             for (slot, operand) in read.iter_mut().zip(&step.sources) {
+                let operand = operand.at(turn);
                 *slot = match operand.space {
-                    Space::Arena => find(&pieces, *operand),
+                    Space::Arena => find(&pieces, operand),
                     Space::Input(i) => &inputs[i][operand.start..][..operand.len],
                     Space::Const(c) => &plan.constants[c][operand.start..][..operand.len],
                     Space::Output(o) => &outputs[o][operand.start..][..operand.len],
@@ -227,10 +247,11 @@ fn run_step(
 
 /// An empty operand that lies after `operand`.
 fn nothing_after(operand: Operand) -> Operand {
-    Operand { space: Space::Arena, start: operand.start + operand.len, len: 0 }
+    Operand { space: Space::Arena, start: operand.start + operand.len, len: 0, step: 0 }
 }
 
-fn compute(
+/// Runs a kernel. `None` if the fallback failed, or the operands don't fit.
+pub fn compute(
     kernels: &Kernels,
     kernel: &Kernel,
     read: &[&[f32]],

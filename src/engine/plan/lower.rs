@@ -107,6 +107,8 @@ struct Lowering<'a> {
     drafts: Vec<Draft>,
     copies: HashMap<(ValueId, Vec<usize>), Phys>,
     constants: Vec<Arc<AlignedBuf>>,
+    /// The buffer that each was merged into; itself if none.
+    merged: Vec<usize>,
 }
 
 /// Lowers `graph` for `batch` rows.
@@ -122,6 +124,7 @@ pub fn lower(graph: &Graph, batch: usize, shared: &mut Shared) -> Result<Plan, E
         drafts: vec![],
         copies: HashMap::new(),
         constants: vec![],
+        merged: vec![],
     };
     for (i, &input) in graph.inputs.iter().enumerate() {
         let value = &graph.values[input];

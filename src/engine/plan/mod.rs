@@ -15,7 +15,7 @@ use super::kernels::{Isa, Kernels};
 use super::tract::front;
 use super::{
     Description, Engine, EngineError, EngineErrorKind, EngineKind, Instance, LoadRequest,
-    OperatorUse, PlanMemory,
+    OperatorUse, PlanIndex, PlanMemory, StepInfo,
 };
 use crate::limits::WORKERS_MAX;
 use crate::model::signature::{Signature, TensorSpec};
@@ -33,11 +33,7 @@ mod order;
 mod recurrent;
 mod simplify;
 mod step;
-
-/// An arena up to this size stays in the caches that a core has; beyond it, rows that run one after the
-/// other cost less than rows that run together, since weights are read again but intermediates are not
-/// evicted (measured with convolutional models, whose rows cost up to 1.3 times as much in a batch of 8).
-const CACHED_ARENA_BYTES: usize = 2 * 1024 * 1024;
+mod turns;
 
 /// A loaded model.
 pub struct PlanEngine {
@@ -69,59 +65,26 @@ pub fn load_with(request: &LoadRequest<'_>, isa: Isa) -> Result<PlanEngine, Engi
     let rows =
         |specs: &[TensorSpec]| -> Vec<usize> { specs.iter().map(TensorSpec::row_bytes).collect() };
     let row_bytes = (rows(&parsed.signature.inputs), rows(&parsed.signature.outputs));
-    // Rows of a batch can be run in turns only where each begins at a whole word.
-    let divisible =
-        row_bytes.0.iter().chain(&row_bytes.1).all(|b| b.is_multiple_of(size_of::<f32>()));
     let mut shared = lower::Shared::new(kernels);
     let mut plans = vec![];
-    let mut one_row_bytes = None;
     for &batch in &batch_sizes {
-        let mut compile = |rows: usize| -> Result<step::Plan, EngineError> {
-            let mut graph = import::import(&parsed.typed(rows)?)?;
-            simplify::simplify(&mut graph);
-            let plan = lower::lower(&graph, rows, &mut shared)?;
-            let bytes = plan.arena_words.saturating_mul(size_of::<f32>());
-            if bytes > request.arena_bytes_max {
-                return Err(EngineError::new(
-                    EngineErrorKind::Limit,
-                    format!(
-                        "batch size {batch} needs an arena of {bytes} bytes, the limit (arena_bytes_max) is {}",
-                        request.arena_bytes_max
-                    ),
-                ));
-            }
-            Ok(plan)
-        };
-        let turn = if batch == 1 || !divisible {
-            batch
-        } else {
-            let one = match one_row_bytes {
-                Some(bytes) => bytes,
-                None => compile(1)?.arena_words * size_of::<f32>(),
-            };
-            one_row_bytes = Some(one);
-            rows_of_a_turn(batch, one)
-        };
-        let mut plan = compile(turn)?;
-        if batch == 1 {
-            one_row_bytes = Some(plan.arena_words * size_of::<f32>());
+        let mut graph = import::import(&parsed.typed(batch)?)?;
+        simplify::simplify(&mut graph);
+        let plan = lower::lower(&graph, batch, &mut shared)?;
+        let bytes = plan.arena_words.saturating_mul(size_of::<f32>());
+        if bytes > request.arena_bytes_max {
+            return Err(EngineError::new(
+                EngineErrorKind::Limit,
+                format!(
+                    "batch size {batch} needs an arena of {bytes} bytes, the limit (arena_bytes_max) is {}",
+                    request.arena_bytes_max
+                ),
+            ));
         }
-        (plan.batch, plan.repeat) = (batch, batch / turn);
         plans.push(plan);
     }
     let program = Arc::new(exec::Program { plans, shared, row_bytes });
     Ok(PlanEngine { signature: parsed.signature, batch_sizes, program })
-}
-
-/// How many rows of a batch go through the steps at once: as many as keep the arena within
-/// [`CACHED_ARENA_BYTES`], given what one row needs; they divide the batch.
-fn rows_of_a_turn(batch: usize, one_row_bytes: usize) -> usize {
-    (1..=batch)
-        .rev()
-        .find(|rows| {
-            batch.is_multiple_of(*rows) && rows.saturating_mul(one_row_bytes) <= CACHED_ARENA_BYTES
-        })
-        .unwrap_or(1)
 }
 
 impl Engine for PlanEngine {
@@ -158,7 +121,6 @@ impl Engine for PlanEngine {
                 arena_bytes: Some(plan.arena_words * size_of::<f32>()),
                 arena_lower_bound_bytes: Some(plan.lower_bound_words * size_of::<f32>()),
                 staging_bytes: plan.input_words.iter().chain(&plan.output_words).sum::<usize>()
-                    * plan.repeat
                     * size_of::<f32>(),
             })
             .collect();
@@ -173,6 +135,16 @@ impl Engine for PlanEngine {
             isa: Some(program.shared.kernels.isa().name().to_string()),
             steps: program.plans.iter().flat_map(step_lines).collect(),
         }
+    }
+
+    fn steps(&self, plan: PlanIndex) -> Vec<StepInfo> {
+        let steps = &self.program.plans[plan.0].steps;
+        (steps.iter())
+            .map(|s| StepInfo {
+                text: format!("{} {} ({:?})", s.kernel.name(), s.shapes, s.name),
+                flops: s.flops,
+            })
+            .collect()
     }
 
     fn instance(&self) -> Result<Box<dyn Instance>, EngineError> {
@@ -192,33 +164,39 @@ impl Engine for PlanEngine {
 /// One line for each step of a plan, after one for the plan.
 fn step_lines(plan: &step::Plan) -> Vec<String> {
     let mut lines = vec![format!(
-        "batch {}: {} steps, {} times for {} rows, arena {} bytes, lower bound {} bytes",
+        "batch {}: {} steps, arena {} bytes, lower bound {} bytes",
         plan.batch,
         plan.steps.len(),
-        plan.repeat,
-        plan.batch / plan.repeat.max(1),
         plan.arena_words * size_of::<f32>(),
         plan.lower_bound_words * size_of::<f32>()
     )];
-    for (i, step) in plan.steps.iter().enumerate() {
-        let place = |o: &step::Operand| match o.space {
-            step::Space::Arena => format!("arena+{}", o.start * size_of::<f32>()),
-            step::Space::Input(n) => format!("input{n}"),
-            step::Space::Output(n) => format!("output{n}"),
-            step::Space::Const(n) => format!("const{n}"),
-        };
-        let from: Vec<String> = step.sources.iter().map(place).collect();
-        lines.push(format!(
-            "{i:>3} {} f32 {} [{} -> {}, {} bytes, {} flop] {} ({:?})",
-            step.kernel.name(),
-            step.shapes,
-            from.join(" "),
-            place(&step.dest),
-            step.dest.len * size_of::<f32>(),
-            step.flops,
-            step.operator,
-            step.name,
-        ));
+    let place = |o: &step::Operand| match o.space {
+        step::Space::Arena => format!("arena+{}", o.start * size_of::<f32>()),
+        step::Space::Input(n) => format!("input{n}"),
+        step::Space::Output(n) => format!("output{n}"),
+        step::Space::Const(n) => format!("const{n}"),
+    };
+    for segment in &plan.segments {
+        let rows = plan.batch / segment.turns.max(1);
+        if segment.turns > 1 {
+            lines.push(format!("    {} turns of {rows} rows each:", segment.turns));
+        } else if plan.segments.len() > 1 {
+            lines.push(format!("    all {rows} rows at once:"));
+        }
+        for (i, step) in segment.steps.clone().map(|i| (i, &plan.steps[i])) {
+            let from: Vec<String> = step.sources.iter().map(place).collect();
+            lines.push(format!(
+                "{i:>3} {} f32 {} [{} -> {}, {} bytes, {} flop] {} ({:?})",
+                step.kernel.name(),
+                step.shapes,
+                from.join(" "),
+                place(&step.dest),
+                step.dest.len * size_of::<f32>(),
+                step.flops,
+                step.operator,
+                step.name,
+            ));
+        }
     }
     lines
 }

@@ -2,6 +2,7 @@
 
 use super::graph::{Binary, Fallback, Pool, ReduceKind, Unary};
 use super::ops::{Broadcast, Copy};
+use super::turns::Segment;
 use crate::engine::kernels::{
     self, Activation, AlignedBuf, Conv2d, MatMulParams, PackedMatMul, PoolParams,
 };
@@ -26,10 +27,19 @@ pub enum Space {
 pub struct Operand {
     /// In which memory.
     pub space: Space,
-    /// First word.
+    /// First word, in the first turn.
     pub start: usize,
     /// How many words.
     pub len: usize,
+    /// Words from one turn's to the next one's.
+    pub step: usize,
+}
+
+impl Operand {
+    /// Where it is in a turn.
+    pub fn at(self, turn: usize) -> Operand {
+        Operand { start: self.start + turn * self.step, ..self }
+    }
 }
 
 /// What a step does.
@@ -200,7 +210,7 @@ pub struct Step {
     pub operator: String,
     /// Shapes, for people.
     pub shapes: String,
-    /// Floating point operations, a multiplication and an addition counting as two.
+    /// Floating point operations of all turns, a multiplication and an addition counting as two.
     pub flops: u64,
 }
 
@@ -209,19 +219,19 @@ pub struct Step {
 pub struct Plan {
     /// Rows.
     pub batch: usize,
-    /// How often the steps run, each time on the next `batch / repeat` rows.
-    pub repeat: usize,
     /// Steps in order.
     pub steps: Vec<Step>,
+    /// Which of them run together, in order; all steps are in one.
+    pub segments: Vec<Segment>,
     /// Constants that steps read, other than packed weights.
     pub constants: Vec<Arc<AlignedBuf>>,
     /// Words of the arena.
     pub arena_words: usize,
     /// The least that an arena would need.
     pub lower_bound_words: usize,
-    /// Words of each input, for one run of the steps.
+    /// Words of each input.
     pub input_words: Vec<usize>,
-    /// Words of each output, for one run of the steps.
+    /// Words of each output.
     pub output_words: Vec<usize>,
 }
 
@@ -230,17 +240,36 @@ impl Plan {
     pub fn falls_back(&self) -> bool {
         self.steps.iter().any(|s| matches!(s.kernel, Kernel::Fallback { .. }))
     }
-    /// Words of an input, for the whole batch.
-    pub fn input_len(&self, input: usize) -> usize {
-        self.input_words[input] * self.repeat
-    }
-    /// Words of an output, for the whole batch.
-    pub fn output_len(&self, output: usize) -> usize {
-        self.output_words[output] * self.repeat
-    }
 }
 
 impl Kernel {
+    /// Floats of scratch, given what the step needed for the whole batch.
+    pub fn scratch_len(&self, whole: usize) -> usize {
+        match self {
+            Kernel::Conv { conv, batch, .. } => conv.scratch_len(*batch),
+            _ => whole,
+        }
+    }
+
+    /// Bytes of packed weights.
+    pub fn weight_bytes(&self) -> usize {
+        match self {
+            Kernel::Conv { conv, .. } => conv.bytes(),
+            Kernel::Gemm { weights, .. } => weights.bytes(),
+            Kernel::Recurrent(layer, ..) => layer.bytes(),
+            _ => 0,
+        }
+    }
+
+    /// Rows of results, where the kernel is a matrix product with packed weights (else 0).
+    pub fn product_rows(&self) -> usize {
+        match self {
+            Kernel::Conv { conv, batch, .. } => conv.product_rows(*batch),
+            Kernel::Gemm { rows, .. } => *rows,
+            _ => 0,
+        }
+    }
+
     /// The name that `inspect` prints.
     pub fn name(&self) -> String {
         match self {
