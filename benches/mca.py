@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""How near the hot loops come to the most multiply-adds that an ARM core can do, by static analysis.
+
+Needs llvm-mca (Debian package "llvm") and assembly of the library for aarch64:
+
+    cargo rustc --release --lib --target aarch64-unknown-linux-gnu -- \
+        --emit asm=kernels.s -C codegen-units=1
+    benches/mca.py kernels.s
+
+For every innermost loop with at least --least vector multiply-adds it prints, for each core, the cycles
+of one pass by llvm-mca's model of it, and the share of the peak: the rate of a loop of the same number of
+multiply-adds that depend on nothing, by the same model. All data is taken to be in the first-level cache,
+which is what the blocking of the kernels is for; what a board does beyond that only a board can say.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+
+CORES = ["cortex-a53", "cortex-a72", "cortex-a76"]
+FMA = re.compile(r"^\s+fml[as]\s+v\d+\.(?:4s|2s)")
+LABEL = re.compile(r"^([.\w$]+):")
+# A branch back, and what may not be in a loop that is to be looked at alone.
+BRANCH = re.compile(r"^\s+(?:b|b\.\w+|cbn?z|tbn?z)\s+(?:[wx]\d+,\s*)?(?:#\d+,\s*)?([.\w$]+)\s*$")
+CALL = re.compile(r"^\s+(?:bl|blr|ret)\b")
+
+
+def instructions(lines):
+    return [line for line in lines if re.match(r"^\s+[a-z]", line)]
+
+
+def function_name(symbol):
+    """The last path segments of a mangled name that say which kernel it is."""
+    parts, rest = [], symbol
+    while match := re.search(r"(\d+)", rest):
+        length = int(match.group(1))
+        part = rest[match.end() : match.end() + length]
+        if len(part) == length and re.fullmatch(r"[A-Za-z_]\w*", part):
+            parts.append(part)
+            rest = rest[match.end() + length :]
+        else:
+            rest = rest[match.end() :]
+    names = [p for p in parts if not re.fullmatch(r"h[0-9a-f]{16}|_.*", p)]
+    return "::".join(names[-3:]) or symbol
+
+
+def loops(text):
+    """(function, lines) of every innermost loop."""
+    function, start, block = "?", None, []
+    for line in text.splitlines():
+        label = LABEL.match(line)
+        if label:
+            name = label.group(1)
+            if not name.startswith("."):
+                function = name
+            start, block = name, []
+            continue
+        block.append(line)
+        if CALL.match(line):
+            start = None
+        branch = BRANCH.match(line)
+        if branch:
+            if start is not None and branch.group(1) == start:
+                yield function, instructions(block)
+            # Code after a branch out of the loop still belongs to it.
+
+
+def cycles(core, body, passes=200):
+    """Cycles of one pass."""
+    run = subprocess.run(
+        ["llvm-mca", "-mtriple=aarch64", f"-mcpu={core}", f"-iterations={passes}", "-json"],
+        input="\n".join(body) + "\n",
+        capture_output=True,
+        text=True,
+    )
+    if run.returncode:
+        sys.exit(f"llvm-mca failed on a loop:\n{run.stderr}")
+    summary = json.loads(run.stdout)["CodeRegions"][0]["SummaryView"]
+    return summary["TotalCycles"] / passes
+
+
+def main():
+    parser = argparse.ArgumentParser(description="FMA rates of hot loops, by llvm-mca.")
+    parser.add_argument("assembly")
+    parser.add_argument("--least", type=int, default=16, help="multiply-adds of a loop that counts")
+    parser.add_argument("--goal", type=float, help="exit with 1 if a loop has less than this share")
+    parser.add_argument("--only", default="", help="only functions whose name contains this")
+    parser.add_argument("--show", action="store_true", help="print each loop's instructions")
+    args = parser.parse_args()
+    with open(args.assembly) as file:
+        text = file.read()
+
+    seen, rows = set(), []
+    for symbol, body in loops(text):
+        count = sum(1 for line in body if FMA.match(line))
+        key = "\n".join(re.sub(r"[.\w$]*L[.\w$]+$", "", line) for line in body)
+        name = function_name(symbol)
+        if count >= args.least and args.only in name and key not in seen:
+            seen.add(key)
+            rows.append((name, count, body))
+    if not rows:
+        sys.exit("no such loop: is this assembly for aarch64, of an optimised build?")
+    peak = {}
+    for core in CORES:
+        for count in {count for _, count, _ in rows}:
+            free = [f"\tfmla v{i % 24}.4s, v30.4s, v31.4s" for i in range(24 * count)]
+            peak[core, count] = cycles(core, free, 20) / 24
+    print(f"{'function':<48} {'fma':>4} {'other':>5}  " + "  ".join(f"{c:>18}" for c in CORES))
+    low = 0
+    for name, count, body in sorted(rows, key=lambda row: (row[0], -row[1])):
+        cells = []
+        for core in CORES:
+            took = cycles(core, body)
+            share = peak[core, count] / took
+            low += args.goal is not None and share < args.goal
+            cells.append(f"{took:7.1f} cyc {share:5.0%}")
+        print(f"{name[-48:]:<48} {count:>4} {len(body) - count:>5}  " + "  ".join(f"{c:>18}" for c in cells))
+        if args.show:
+            print("\n".join(body))
+            print(dict(Counter(line.split()[0] for line in body)))
+    if low:
+        sys.exit(f"{low} below the goal")
+
+
+main()
