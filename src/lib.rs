@@ -2,7 +2,8 @@
 //! worker per core, no heap on the request path, batches formed from a lock-free ring.
 //!
 //! This page is the map: the layers from the top down, what each may know of the others, and the
-//! contracts that hold across them. Each module's own page says the rest.
+//! contracts that hold across them. Each module's own page says the rest. How to link it into a
+//! device's program, in Rust, C or C++, is on the page `docs::firmware`.
 //!
 //! # Two halves
 //! **Half one** is `no_std`, without alloc and without unsafe: [`limits`], [`units`], [`wire`],
@@ -11,12 +12,13 @@
 //!
 //! Features are additive: `std`; `defmt` (`defmt::Format` on the public types of half one, and the
 //! backend of its log macro where neither `std` nor `log` is on); `log` (the same through the `log`
-//! facade, which half two always uses).
+//! facade, which half two always uses); `capi` (the C interface).
 //!
 //! # The layers, top down
 //! | room | what it does | knows |
 //! |---|---|---|
 //! | `bin/corelane` | argument parsing and printing | everything public |
+//! | `capi` | the C interface | `runtime`, `config`, and what they are made of |
 //! | `lab` | measures the runtime and its parts against floors | everything public |
 //! | `runtime` | boot, ready, drain, stop; the in-process client | all rooms below |
 //! | `board` | boards by name, and whether the machine is what they say | `sys` |
@@ -34,8 +36,8 @@
 //! | [`units`], [`limits`] | numbers that say what they are, and every bound | nothing |
 //!
 //! `tests/tidy.rs` holds the sources against this: who imports whom, that unsafe code stays in
-//! `sys`, `queue` and `engine::kernels`, that atomics go through `sys::sync`, so that loom can check
-//! the models in `tests/loom.rs`.
+//! `sys`, `queue`, `capi` and `engine::kernels`, that atomics go through `sys::sync`, so that loom
+//! can check the models in `tests/loom.rs`.
 //!
 //! # The way of a request
 //! ```text
@@ -64,6 +66,8 @@
 mod log;
 
 pub mod client;
+#[cfg(feature = "std")]
+pub mod docs;
 pub mod limits;
 pub mod units;
 pub mod wire;
@@ -79,6 +83,9 @@ pub mod sys;
 pub mod batch;
 #[cfg(feature = "std")]
 pub mod board;
+#[cfg(feature = "capi")]
+#[allow(unsafe_code)]
+pub mod capi;
 #[cfg(feature = "std")]
 pub mod config;
 #[cfg(feature = "std")]

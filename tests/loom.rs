@@ -18,6 +18,7 @@
 //! before `push` says full (it spares a refusal, not a value).
 #![cfg(loom)]
 
+use corelane::queue::handle::{Found, HandleWord};
 use corelane::queue::idle::{IdleSet, SleepFlag};
 use corelane::queue::ring::IndexRing;
 use corelane::queue::state::{Abandon, SlotState};
@@ -681,5 +682,93 @@ fn slot_goes_through_the_ring_and_back() {
             slot.recycle_abandoned();
         }
         slot.lease();
+    });
+}
+
+// --- queue::handle ---
+
+const VACANT: u32 = 1;
+const PENDING: u32 = 2;
+
+/// A thread submits while the dispatcher already hears of the answer: exactly one of the dispatcher's
+/// first visit and the submitter's "send it here again" delivers, and sees what the submitter wrote.
+#[test]
+fn handle_submit_against_dispatch() {
+    check(|| {
+        let word = Arc::new(HandleWord::new(VACANT));
+        let ticket = Payloads::new(1);
+        // The worker's completion, which the dispatcher hears of.
+        let done = Arc::new(AtomicU32::new(0));
+        let again = Arc::new(AtomicU32::new(0));
+        let submitter = {
+            let (word, ticket, done, again) =
+                (word.clone(), ticket.clone(), done.clone(), again.clone());
+            thread::spawn(move || {
+                word.take(|phase| phase == VACANT).unwrap();
+                // Submitted: from here on a worker may answer.
+                done.store(1, Ordering::Release);
+                ticket.write(0);
+                if word.put(PENDING) {
+                    again.store(1, Ordering::Release);
+                }
+            })
+        };
+        let mut delivered = 0;
+        if done.load(Ordering::Acquire) == 1 {
+            match word.take_or_hint(PENDING) {
+                Ok(()) => {
+                    ticket.consume(0);
+                    delivered += 1;
+                    word.put(VACANT);
+                }
+                Err(Found::Held) => {}
+                Err(Found::Phase(other)) => panic!("submitted, but in phase {other}"),
+            }
+        } else {
+            // Not heard of yet: the dispatcher visits when it is.
+            submitter.join().unwrap();
+            word.take_or_hint(PENDING).unwrap();
+            ticket.consume(0);
+            return;
+        }
+        submitter.join().unwrap();
+        if again.load(Ordering::Acquire) == 1 {
+            word.take_or_hint(PENDING).unwrap();
+            ticket.consume(0);
+            delivered += 1;
+        }
+        assert_eq!(delivered, 1);
+    });
+}
+
+/// Two threads that want the same handle: one has it, the other is told.
+#[test]
+fn handle_has_one_holder() {
+    check(|| {
+        let word = Arc::new(HandleWord::new(PENDING));
+        let inside = Payloads::new(1);
+        inside.write(0);
+        let other = {
+            let (word, inside) = (word.clone(), inside.clone());
+            thread::spawn(move || {
+                if word.take_or_hint(PENDING).is_ok() {
+                    inside.consume(0);
+                    word.put(VACANT);
+                    return 1;
+                }
+                0
+            })
+        };
+        let mut taken = 0;
+        let mut hinted = false;
+        if word.take(|phase| phase == PENDING).is_ok() {
+            inside.consume(0);
+            hinted = word.put(VACANT);
+            taken += 1;
+        }
+        let theirs = other.join().unwrap();
+        assert_eq!(taken + theirs, 1);
+        assert!(!hinted || taken == 1);
+        assert_eq!(word.take(|phase| phase == PENDING), Err(Found::Phase(VACANT)));
     });
 }

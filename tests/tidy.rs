@@ -74,6 +74,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("limits", &[]),
     ("units", &[]),
     ("log", &[]),
+    // Pages: text only.
+    ("docs", &[]),
     ("wire", &["limits", "units"]),
     ("client", &["wire", "limits", "units"]),
     // Half two.
@@ -116,7 +118,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "client",
         ],
     ),
-    ("capi", &["runtime", "client", "units", "limits"]),
+    ("capi", &["runtime", "units", "limits", "sys", "queue", "model", "config", "worker", "board"]),
     // The lab measures the runtime from outside and single parts against their floors.
     ("lab", &["*"]),
     // Argument parsing and printing; it names the crate as its users do.

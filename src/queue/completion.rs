@@ -66,6 +66,8 @@ impl IoWaker {
 pub struct CompletionSender {
     ring: HeapProd<Completion>,
     waker: Option<Arc<IoWaker>>,
+    /// Whether something was sent since the last flush.
+    sent: bool,
 }
 
 /// The I/O thread's end of one worker's ring.
@@ -80,12 +82,13 @@ pub fn completion_ring(
     waker: Option<Arc<IoWaker>>,
 ) -> (CompletionSender, CompletionReceiver) {
     let (producer, consumer) = HeapRb::new(2 * slots.max(1)).split();
-    (CompletionSender { ring: producer, waker }, CompletionReceiver { ring: consumer })
+    (CompletionSender { ring: producer, waker, sent: false }, CompletionReceiver { ring: consumer })
 }
 
 impl CompletionSender {
     /// Sends a completion; call [`flush`](Self::flush) after the last of a batch.
     pub fn send(&mut self, completion: Completion) {
+        self.sent = true;
         while self.ring.try_push(completion).is_err() {
             // Without a reader (the transport is gone, the runtime is stopping) nobody listens.
             if !self.ring.read_is_held() {
@@ -98,9 +101,11 @@ impl CompletionSender {
         }
     }
 
-    /// Wakes the I/O thread if it sleeps.
-    pub fn flush(&self) {
-        if let Some(waker) = &self.waker {
+    /// Wakes the I/O thread if it sleeps and something was sent.
+    pub fn flush(&mut self) {
+        if std::mem::take(&mut self.sent)
+            && let Some(waker) = &self.waker
+        {
             waker.wake();
         }
     }

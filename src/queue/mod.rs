@@ -6,6 +6,7 @@
 //! | [`ring::IndexRing`] per model (free slots) | whoever frees a slot | whoever leases one |
 //! | [`completion`] ring per worker | that worker | the I/O thread |
 
+pub mod handle;
 pub mod idle;
 pub mod ring;
 pub mod state;

@@ -4,7 +4,7 @@
 //! reading the answer); [`Work`] is the worker's. Each token is the only one of its kind for its
 //! slot, so exclusive access needs no check at run time. What travels through rings is the index.
 
-use super::state::SlotState;
+use super::state::{Abandon, SlotState};
 use super::{Failure, ModelQueue, Refusal, Submit};
 use crate::limits::TENSORS_MAX;
 use crate::model::signature::{Signature, Span};
@@ -238,6 +238,21 @@ impl Ticket {
         Ok(())
     }
 
+    /// Gives the request up unless its answer is there: `Ok` if so (its completion will not be
+    /// sent), else the ticket back.
+    pub fn give_up_undone(self) -> Result<(), Ticket> {
+        match self.slot().state.abandon() {
+            Abandon::Done => return Err(self),
+            Abandon::Queued => {
+                let rows = self.rows;
+                let (queue, _) = self.into_parts();
+                queue.abandoned(rows, Failure::Cancelled);
+            }
+            Abandon::Running => drop(self.into_parts()),
+        }
+        Ok(())
+    }
+
     fn into_parts(self) -> (Arc<ModelQueue>, u32) {
         let this = std::mem::ManuallyDrop::new(self);
         // SAFETY: `this` is never dropped nor used again, so the Arc is moved out exactly once.
@@ -248,7 +263,6 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        use super::state::Abandon;
         match self.slot().state.abandon() {
             Abandon::Queued => self.queue.abandoned(self.rows, Failure::Cancelled),
             Abandon::Running => {}

@@ -5,11 +5,11 @@ use super::realtime::{RealTime, Refused};
 use super::{ModelSetup, Runtime, ServedModel, Shared};
 use crate::board::core_kinds;
 use crate::limits::{MODELS_MAX, SLOT_BYTES_PER_MODEL_MAX, SLOTS_PER_MODEL_MAX, WORKERS_MAX};
-use crate::metrics::WorkerStats;
+use crate::metrics::{WorkerPhase, WorkerStats};
 use crate::queue::completion::{IoWaker, completion_ring};
 use crate::queue::idle::IdleSet;
 use crate::queue::{ModelQueue, QueueSpec, ServiceTimes};
-use crate::sys::sync::{Arc, AtomicBool};
+use crate::sys::sync::{Arc, AtomicBool, Ordering};
 use crate::sys::{affinity, clock};
 use crate::units::{CoreId, ModelId, WorkerId};
 use crate::worker::{self, IdleStrategy, Lane, StartError, WorkerSpec};
@@ -276,6 +276,13 @@ impl RuntimeBuilder {
             }
         }
         runtime.realtime.finish(&shared).map_err(BuildError::RealTime)?;
+        for (_, stats) in &shared.workers {
+            // A few instructions: the worker frees its end of the channel. From here on it frees
+            // nothing. Acquire: see the worker's store.
+            while stats.phase.load(Ordering::Acquire) == WorkerPhase::Starting as u64 {
+                std::thread::yield_now();
+            }
+        }
         Ok(runtime)
     }
 }

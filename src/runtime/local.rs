@@ -3,7 +3,7 @@
 use super::Shared;
 use crate::limits::TENSORS_MAX;
 use crate::model::signature::{Signature, Span};
-use crate::queue::{Done, Failure, Lease, ModelQueue, Refusal, Submit, Ticket};
+use crate::queue::{Done, Failure, Lease, ModelQueue, Notify, Refusal, Submit, Ticket};
 use crate::sys::clock;
 use crate::sys::memory::{Element, view, view_mut};
 use crate::sys::sync::Arc;
@@ -148,6 +148,11 @@ impl ModelHandle {
         self.queue.spec().max_request_rows
     }
 
+    /// Slots: requests that are filled, wait, run or are read at the same time.
+    pub fn slots(&self) -> usize {
+        self.queue.slots()
+    }
+
     /// Takes a slot for `rows` rows, to be filled in place.
     ///
     /// # Errors
@@ -244,10 +249,32 @@ impl Request {
     /// # Errors
     /// It was refused; nothing of it remains.
     pub fn submit(self) -> Result<Pending, InferError> {
-        let options =
-            Submit { timeout: self.timeout, priority: self.priority, ..Submit::default() };
-        let wait = self.wait;
-        Ok(Pending { ticket: Some(self.lease.submit(options)?), wait })
+        self.submit_to(Notify::Waiter)
+    }
+
+    /// The same for an event loop: [`Completions`](super::Completions) tells when it is done, under
+    /// the number of its [`slot`](Self::slot). Do not wait for it meanwhile.
+    ///
+    /// # Errors
+    /// It was refused; nothing of it remains.
+    pub fn submit_notified(self) -> Result<Pending, InferError> {
+        self.submit_to(Notify::Io)
+    }
+
+    fn submit_to(self, notify: Notify) -> Result<Pending, InferError> {
+        let Request { lease, timeout, priority, wait, .. } = self;
+        let ticket = lease.submit(Submit { timeout, priority, notify, ..Submit::default() })?;
+        Ok(Pending { ticket: Some(ticket), wait })
+    }
+
+    /// Rows.
+    pub fn rows(&self) -> Rows {
+        self.lease.rows()
+    }
+
+    /// The number of its slot among its model's.
+    pub fn slot(&self) -> u32 {
+        self.lease.index()
     }
 
     /// Hands it over and waits for the answer.
@@ -297,23 +324,48 @@ impl Pending {
     /// # Panics
     /// If [`poll`](Self::poll) gave the answer already.
     pub fn wait(mut self) -> Result<Answer, InferError> {
-        let mut ticket = self.ticket.take().expect("the answer was given already");
-        ticket.spin(self.wait.spins);
+        assert!(self.ticket.is_some(), "the answer was given already");
         loop {
-            ticket = match ticket.into_done() {
-                Ok(done) => return finish(done),
-                Err(back) => back,
-            };
-            ticket = match expire(ticket) {
-                Ok(failed) => return Err(failed),
-                Err(back) => back,
-            };
-            let deadline = ticket.deadline();
-            // A request that runs is waited for past its deadline: its answer is on the way.
-            let now = clock::now();
-            let left = (deadline.0 != u64::MAX && now < deadline).then(|| deadline.since(now));
-            ticket.sleep(left);
+            // Without a bound of its own: the request's deadline, or its worker, ends it.
+            if let Some(result) = self.wait_until(Nanos(u64::MAX)) {
+                return result;
+            }
         }
+    }
+
+    /// Waits for the answer until `until` on [`clock::now`]'s clock. `None`: it is not there yet,
+    /// or was given already.
+    ///
+    /// # Errors
+    /// The request failed, or its deadline passed while it waited.
+    pub fn wait_until(&mut self, until: Nanos) -> Option<Result<Answer, InferError>> {
+        self.ticket.as_ref()?.spin(self.wait.spins);
+        loop {
+            if let Some(result) = self.poll() {
+                return Some(result);
+            }
+            let ticket = self.ticket.as_ref()?;
+            let now = clock::now();
+            if now >= until {
+                return None;
+            }
+            // A request that runs is waited for past its deadline: its answer is on the way.
+            let deadline = ticket.deadline();
+            let end = if now < deadline { deadline.min(until) } else { until };
+            ticket.sleep((end.0 != u64::MAX).then(|| end.since(now)));
+        }
+    }
+
+    /// Gives the request up unless its answer is there; then it is given back.
+    ///
+    /// # Errors
+    /// The answer is there.
+    pub fn give_up(mut self) -> Result<(), Pending> {
+        let Some(ticket) = self.ticket.take() else { return Ok(()) };
+        ticket.give_up_undone().map_err(|ticket| {
+            self.ticket = Some(ticket);
+            self
+        })
     }
 
     /// Gives the request up. `true` if it will not run.

@@ -16,6 +16,7 @@
 mod boot;
 mod kinds;
 mod local;
+mod notify;
 mod plan;
 mod realtime;
 mod serve;
@@ -23,6 +24,7 @@ mod stats;
 
 pub use boot::{BuildError, RuntimeBuilder};
 pub use local::{Answer, InferError, LocalClient, ModelHandle, Pending, Request, WaitPolicy};
+pub use notify::Completions;
 pub use plan::{BoardMismatch, PlanError, PlannedBoard, plan_board};
 pub use realtime::{
     Outcome, PRIORITY_RANGE, Policy, ProcessOptions, RealTime, Refused, ThreadOptions,
@@ -159,6 +161,12 @@ impl Runtime {
     /// The completion rings and the waker, for the one I/O thread; `None` after the first call.
     pub fn take_io(&mut self) -> Option<(Vec<CompletionReceiver>, Arc<IoWaker>)> {
         self.io.take()
+    }
+
+    /// What an event loop of the caller's own learns of ready answers by; `None` after the first
+    /// call, or once the runtime serves sockets.
+    pub fn take_completions(&mut self) -> Option<Completions> {
+        self.take_io().map(|(rings, waker)| Completions::new(rings, waker))
     }
 
     /// Counters and stage histograms.

@@ -348,6 +348,10 @@ impl Server {
     pub fn counters(&self) -> &TransportCounters {
         &self.control.counters
     }
+    /// Makes the I/O thread turn once: its `sleeps_total` then grows, if it is alive.
+    pub fn nudge(&self) {
+        self.waker.wake_always();
+    }
     /// Begins to drain: accepts no connection and no request, answers all that were accepted, says
     /// goodbye and closes. Returns at once; [`join`](Self::join) waits.
     pub fn drain(&self) {

@@ -144,6 +144,9 @@ pub fn spawn(
                 }
                 drop(ready);
                 alloc::set_hot(true);
+                // Release: whoever sees it sees that this thread has let go of what it started with.
+                // Partner: the acquire in the runtime's start.
+                worker.stats.phase.store(WorkerPhase::Idle as u64, Ordering::Release);
                 worker.serve();
                 alloc::set_hot(false);
                 worker.phase(WorkerPhase::Stopped);
@@ -199,7 +202,6 @@ impl Worker {
             batch: Vec::with_capacity(BATCH_REQUESTS_MAX),
             virtual_now: 0,
         };
-        worker.phase(WorkerPhase::Idle);
         Ok((worker, started))
     }
 

@@ -387,3 +387,37 @@ fn a_drain_that_takes_too_long_says_what_is_left() {
     assert_eq!(ended.json()[0]["drained"], false);
     assert!(ended.json()[0]["left"].as_u64().unwrap() >= 1);
 }
+
+#[test]
+fn a_service_manager_hears_of_readiness_life_and_end() {
+    let scratch = Scratch::new();
+    let (notify, socket) = (scratch.path("notify.sock"), scratch.path("s.sock"));
+    let manager = std::os::unix::net::UnixDatagram::bind(&notify).unwrap();
+    manager.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
+    let heard = || {
+        let mut bytes = [0; 256];
+        let n = manager.recv(&mut bytes).expect("a word from the server");
+        String::from_utf8(bytes[..n].to_vec()).unwrap()
+    };
+    // A second in one batch, beats every tenth of one.
+    let slow = scratch.fake("slow", 1_000_000, "batch_sizes = [1]");
+    let mut args = vec!["--model", &slow, "--unix", &socket];
+    args.extend(UNPINNED);
+    let environment = [("NOTIFY_SOCKET", notify.as_str()), ("WATCHDOG_USEC", "200000")];
+    let server = Server::start_with(&args, &environment);
+    assert_eq!(heard(), "READY=1\nSTATUS=serving");
+    for _ in 0..3 {
+        assert_eq!(heard(), "WATCHDOG=1");
+    }
+    let mut client =
+        Client::connect(&server.address("unix").parse().unwrap(), Options::default()).unwrap();
+    let model = client.open("slow").unwrap();
+    client.infer(&model, Rows(1), &[0; 4]).unwrap();
+    server.signal(Signal::TERM);
+    let mut last = String::new();
+    while !last.starts_with("STOPPING=1") {
+        last = heard();
+    }
+    // While the worker stayed in its batch there was no beat, but a reason.
+    server.end().says(0, "worker 0 is in the same batch as before");
+}

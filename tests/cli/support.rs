@@ -117,9 +117,14 @@ pub struct Server {
 
 impl Server {
     pub fn start(args: &[&str]) -> Server {
+        Server::start_with(args, &[])
+    }
+    /// The same with more in its environment.
+    pub fn start_with(args: &[&str], environment: &[(&str, &str)]) -> Server {
         let mut child = program()
             .arg("serve")
             .args(args)
+            .envs(environment.iter().copied())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()

@@ -14,6 +14,7 @@ mod magika;
 mod models;
 mod serve;
 mod stats;
+mod supervisor;
 mod target;
 mod tensors;
 

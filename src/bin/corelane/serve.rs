@@ -2,6 +2,7 @@
 
 use crate::args::{Mismatch, ServeArgs};
 use crate::exit::{Code, Exit, Outcome};
+use crate::supervisor::{Pulse, Supervisor};
 use crate::{endpoint, link, models};
 use corelane::board::Machine;
 use corelane::config::{Config, Listen, ModelEntry, Workers};
@@ -18,6 +19,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::mpsc;
+use std::time::Duration;
 
 /// Runs the command.
 pub fn run(args: &ServeArgs, log: Option<LevelFilter>) -> Outcome {
@@ -34,6 +36,7 @@ pub fn run(args: &ServeArgs, log: Option<LevelFilter>) -> Outcome {
         return Err(Exit::new(code, text));
     }
     let board = plan(&mut config)?;
+    let supervisor = Supervisor::from_env()?;
     let signals = Stop::listen()?;
     let start = clock::now();
     // Before weights are allocated; the runtime asks again and tells.
@@ -67,7 +70,17 @@ pub fn run(args: &ServeArgs, log: Option<LevelFilter>) -> Outcome {
     let ready = Ready { board, ..Ready::new(&runtime, addresses, metrics, io_core, took) };
     let line = serde_json::to_string(&ready).map_err(|e| Exit::new(Code::Failure, e))?;
     println!("{line}");
-    signals.wait();
+    supervisor.say("READY=1\nSTATUS=serving");
+    let mut pulse = Pulse::new();
+    signals.wait(supervisor.beat_every(), || {
+        if let Some(stuck) = pulse.stuck(&runtime, &server) {
+            // The supervisor hears nothing more, and acts when its patience is over.
+            log::error!("{stuck}");
+        } else {
+            supervisor.say("WATCHDOG=1");
+        }
+    });
+    supervisor.say("STOPPING=1\nSTATUS=draining");
     let outcome = drain(&runtime, server, &config);
     if outcome.is_err() {
         // The time is up; dropping the runtime would wait again.
@@ -169,9 +182,16 @@ impl Stop {
         self.open.store(true, Ordering::Release);
     }
 
-    fn wait(&self) {
+    /// Waits for a signal, and calls `beat` meanwhile.
+    fn wait(&self, beat_every: Option<Duration>, mut beat: impl FnMut()) {
         // An end of the channel is an end of the signal thread: stop too.
-        let _ = self.asked.recv();
+        let Some(every) = beat_every else {
+            let _ = self.asked.recv();
+            return;
+        };
+        while let Err(mpsc::RecvTimeoutError::Timeout) = self.asked.recv_timeout(every) {
+            beat();
+        }
     }
 }
 

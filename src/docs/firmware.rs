@@ -1,0 +1,92 @@
+//! Link it into your firmware: Rust, C and C++.
+//!
+//! corelane is a library first. A device application starts a runtime, keeps it for as long as the
+//! device runs, and asks it for inferences, from one thread or from many. The runtime owns its worker
+//! threads, one pinned to each core that you give it, and all the memory it will ever use is taken
+//! when it starts.
+//!
+//! | | Rust | C | C++17 |
+//! |---|---|---|---|
+//! | what you link | the crate | `libcorelane.so` or `.a` | the same |
+//! | what you include | [`runtime`](crate::runtime) | `corelane.h` | `corelane.hpp` |
+//! | errors | `Result` | a status, and a message a thread | exceptions |
+//! | who frees | `Drop` | `_free` and `_stop` | destructors |
+//! | event loop | [`Completions`](crate::runtime::Completions) | an eventfd and callbacks | the same |
+//!
+//! # Rust
+//! ```toml
+//! [dependencies]
+//! corelane = { path = "../corelane" }
+//! ```
+//! This is `examples/embed.rs`:
+//!
+//! ```ignore
+#![doc = include_str!("../../examples/embed.rs")]
+//! ```
+//!
+//! The crate never installs a global allocator by itself. To have the no-allocation contract counted
+//! in your program too, declare [`CountingAllocator`](crate::sys::alloc::CountingAllocator) as yours;
+//! operators without a kernel of corelane's own then also get their memory from a private heap, and
+//! the contract covers them.
+//!
+//! # C
+//! ```console
+//! make lib
+//! make install PREFIX=/usr DESTDIR=/path/to/sysroot
+//! cc -o embed embed.c $(pkg-config --cflags --libs corelane)
+//! ```
+//! The static library is linked with what `pkg-config --static` names. Under CMake it is
+//! `find_package(corelane)`, and `corelane::corelane` or `corelane::static` as a library to link.
+//! This is `examples/c/embed.c`:
+//!
+//! ```c
+#![doc = include_str!("../../examples/c/embed.c")]
+//! ```
+//!
+//! # C++
+//! The header is made of objects that own what the C functions give; there is nothing else to link.
+//! This is `examples/cpp/embed.cpp`:
+//!
+//! ```cpp
+#![doc = include_str!("../../examples/cpp/embed.cpp")]
+//! ```
+//!
+//! # What to know before it is on a device
+//! **Three ways to an answer.** *Blocking*: one call that copies in and out
+//! (`corelane_model_infer`), or fill, `submit`, `wait`. *Polled*: `submit`, then `poll` whenever it
+//! suits you. *Callbacks*: `submit_callback`; the eventfd of `corelane_runtime_event_fd` becomes
+//! readable, your loop calls `corelane_runtime_dispatch`, and that calls you back on your own thread.
+//! corelane never calls you on a thread of its own, but for messages while it loads.
+//!
+//! **No copies.** `corelane_request_input` and `_output` are the slot's own memory. The worker reads
+//! and writes there too when a request fills its plan alone.
+//!
+//! **Cores.** The default takes every core that the scheduler allows but the first. Name the cores
+//! instead (`corelane_builder_set_cores`), keep your own threads off them, and the device answers in
+//! the same time whatever else it does. A core that is not there is an error, not a suggestion.
+//!
+//! **Memory.** `corelane_runtime_write_stats` says what is taken. From `corelane_request_new` to
+//! `_free` neither the calling thread nor a worker calls the allocator; in the C library
+//! `corelane_runtime_hot_allocations` counts, for the workers, that it is so.
+//!
+//! **Bounds.** A queue has `max_queue_size` places. The request after that is refused at once
+//! (`CORELANE_STATUS_QUEUE_FULL`), and so is one whose deadline can't be met: design for both.
+//!
+//! **Stopping.** Free every request, then `corelane_runtime_stop`; it says `IN_USE` if one is left. A
+//! stopped runtime leaves no thread, no descriptor, no signal handler and no exit handler, so the
+//! library can be unloaded.
+//!
+//! **Forking.** A child has none of the runtime's threads; its calls return `FORKED`. Fork before
+//! you start, or `exec` at once.
+//!
+//! **Versions.** The header passes its version when a builder is made; a library that does not serve
+//! it says `ABI_MISMATCH` with both numbers. The shared library's name (`libcorelane.so.1`) changes
+//! with the upper half of that version, and structs only grow at their ends.
+//!
+//! The full rules for C are on the page of the module that implements it (`capi`, with the feature of
+//! that name); each function's own rule is in the header.
+//!
+//! # As a service instead
+//! `make deb` makes a Debian package of the command with a systemd unit (`packaging/corelane.service`):
+//! it tells systemd when it is ready, feeds the watchdog while its I/O thread turns and no worker is
+//! stuck in a batch, and runs without privileges. Another process then asks through the Unix socket.
