@@ -73,7 +73,8 @@ uninstall:
 	rm -rf '$(DESTDIR)$(LIBDIR)/cmake/corelane'
 
 # Two packages: the command with its service, and what C programs are built with.
-deb: lib bin
-	$(MAKE) install-lib DESTDIR='$(CURDIR)/target/deb-dev' PREFIX=/usr
-	$(CARGO) deb --locked --no-build $(if $(TARGET),--target $(TARGET))
-	$(CARGO) deb --locked --no-build $(if $(TARGET),--target $(TARGET)) --variant dev
+deb:
+	rm -rf target/deb
+	$(MAKE) install DESTDIR='$(CURDIR)/target/deb' PREFIX=/usr
+	$(CARGO) deb --locked --no-build --no-strip $(if $(TARGET),--target $(TARGET))
+	$(CARGO) deb --locked --no-build --no-strip $(if $(TARGET),--target $(TARGET)) --variant dev

@@ -524,8 +524,8 @@ void corelane_builder_free(struct corelane_builder *builder);
 corelane_status corelane_builder_add_model(struct corelane_builder *builder, const char *path);
 
 /**
- * Takes models, worker cores and the idle strategy from a `corelane.toml`, in place of what the
- * builder holds. What such a file says of sockets, metrics and messages is for `corelane serve`
+ * Takes models, worker cores or the board that plans them, the idle strategy and real-time options
+ * from a `corelane.toml`, in place of what the builder holds. What such a file says of sockets, metrics and messages is for `corelane serve`
  * and is not looked at.
  *
  * Ownership: `path` stays the caller's.
@@ -533,7 +533,8 @@ corelane_status corelane_builder_add_model(struct corelane_builder *builder, con
  * Errors:
  * `INVALID_ARGUMENT`; `CONFIG`: the message names the key and the line.
  */
-corelane_status corelane_builder_read_config(struct corelane_builder *builder, const char *path);
+corelane_status corelane_builder_read_config(struct corelane_builder *builder,
+                                             const char *path);
 
 /**
  * One pinned worker on each of `count` cores. The default is every core that the scheduler allows

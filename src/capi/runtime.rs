@@ -337,7 +337,7 @@ pub unsafe extern "C" fn corelane_runtime_model(
     guard_value(std::ptr::null(), || {
         // SAFETY: C's promise: a runtime that is not stopped.
         let model = unsafe { runtime.as_ref() }.and_then(|r| r.models.get(index));
-        model.map_or(std::ptr::null(), |model| std::ptr::from_ref(model))
+        model.map_or(std::ptr::null(), std::ptr::from_ref)
     })
 }
 
