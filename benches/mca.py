@@ -125,4 +125,5 @@ def main():
         sys.exit(f"{low} below the goal")
 
 
-main()
+if __name__ == "__main__":
+    main()
