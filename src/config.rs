@@ -19,6 +19,7 @@ use crate::model::manifest::WEIGHT_MAX;
 use crate::model::{InstanceGroup, Manifest};
 use crate::runtime::{BoardMismatch, RealTime};
 use crate::toml_errors::{Document, Table, TomlError};
+use crate::transport::SerialOptions;
 use crate::units::{CoreId, Micros};
 use crate::worker::IdleStrategy;
 use std::fmt;
@@ -85,6 +86,7 @@ keys! {
     "listen" "unix_mode" "file mode" "0o600" "Permissions of the Unix socket.";
     "listen" "allow_uids" "list of user ids" "whom the mode allows" "Users that may connect to the Unix socket.";
     "listen" "tcp" "address" "none" "TCP address, such as 127.0.0.1:7070; port 0 takes a free one.";
+    "listen" "serial" "list of DEVICE:BAUD" "none" "Serial ports, such as [\"/dev/ttyS1:921600\"]; `:rtscts` after the speed asks for hardware flow control.";
     "listen" "psk_file" "path" "none" "File with the key that TCP clients must prove to have.";
     "listen" "allow_non_loopback" "true or false" "false" "Lets `tcp` be an address that other machines reach; needs `psk_file`.";
     "log" "level" "off, error, warn, info, debug or trace" "info" "Messages on standard error.";
@@ -180,6 +182,8 @@ pub struct Listen {
     pub allow_uids: Option<Vec<u32>>,
     /// TCP address.
     pub tcp: Option<String>,
+    /// Serial ports.
+    pub serial: Vec<SerialOptions>,
     /// File with the pre-shared key.
     pub psk_file: Option<PathBuf>,
     /// Whether `tcp` may be an address that other machines reach.
@@ -193,6 +197,7 @@ impl Default for Listen {
             unix_mode: 0o600,
             allow_uids: None,
             tcp: None,
+            serial: Vec::new(),
             psk_file: None,
             allow_non_loopback: false,
         }
@@ -477,6 +482,9 @@ fn listen(table: Table<'_>, base: &Path) -> Result<Listen, TomlError> {
     set(&mut listen.unix_mode, table.integer("unix_mode", 0, 0o777)?.map(|n| n as u32));
     let uids = table.integers("allow_uids", 0, u32::MAX as u64)?;
     listen.allow_uids = uids.map(|list| list.into_iter().map(|n| n as u32).collect());
+    for text in table.texts("serial")?.unwrap_or_default() {
+        listen.serial.push(text.parse().map_err(|e: String| table.invalid("serial", e))?);
+    }
     set(&mut listen.allow_non_loopback, table.boolean("allow_non_loopback")?);
     if listen.allow_non_loopback && listen.psk_file.is_none() {
         let message = "needs psk_file: whoever reaches the port must prove to have a key";

@@ -23,7 +23,7 @@
 //! | `runtime` | boot, ready, drain, stop; the in-process client | all rooms below |
 //! | `board` | boards by name, and whether the machine is what they say | `sys` |
 //! | `config` | `corelane.toml` | the settings of those it configures |
-//! | `transport` | sockets, one event-driven I/O thread | [`wire`], `queue` |
+//! | `transport` | sockets and serial ports, one event-driven I/O thread | [`wire`], `queue` |
 //! | `worker` | the pinned loop: close a batch, run it, answer | `queue`, `batch`, `engine`, `metrics` |
 //! | `metrics` | counters and histograms with fixed memory | `queue`'s vocabulary |
 //! | `model` | manifest, files, goldens, signature | `engine` |

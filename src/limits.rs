@@ -64,6 +64,11 @@ pub const LINK_LATENCY_MS_MAX: u64 = 10_000;
 /// Slowest line whose timeouts are right.
 pub const LINK_BAUD_MIN: u32 = 300;
 
+/// Serial ports of one server.
+pub const SERIAL_LISTENERS_MAX: usize = 8;
+/// Bytes of each direction that a serial port buffers.
+pub const SERIAL_BUFFER_BYTES: usize = 8 * 1024;
+
 // --- runtime ---
 
 /// Models that one runtime serves.

@@ -67,6 +67,12 @@ fn transport_stats(counters: &TransportCounters) -> serde_json::Value {
         "sent_bytes_total": of(&counters.sent_bytes_total),
         "reads_total": of(&counters.reads_total),
         "writes_total": of(&counters.writes_total),
+        "link_resync_total": of(&counters.link_resync_total),
+        "link_crc_error_total": of(&counters.link_crc_error_total),
+        "link_oversize_total": of(&counters.link_oversize_total),
+        "link_retransmit_total": of(&counters.link_retransmit_total),
+        "link_received_bytes_total": of(&counters.link_received_bytes_total),
+        "link_sent_bytes_total": of(&counters.link_sent_bytes_total),
         "sleeps_total": of(&counters.sleeps_total),
         "errors_total": errors,
     })

@@ -16,3 +16,5 @@ pub mod memory;
 pub mod pool;
 #[cfg(feature = "std")]
 pub mod realtime;
+#[cfg(feature = "std")]
+pub mod terminal;

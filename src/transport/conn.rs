@@ -24,6 +24,9 @@ use std::io::{self, IoSliceMut};
 /// Reads of one connection before the others get their turn.
 const READS_PER_TURN: usize = 16;
 
+/// See [`PAYLOAD_BYTES_PER_MS_MIN`].
+const BYTE_NS_MAX: u64 = 1_000_000 / PAYLOAD_BYTES_PER_MS_MIN;
+
 /// What the connections share, all on the I/O thread.
 #[derive(Debug)]
 pub(super) struct Core {
@@ -96,6 +99,8 @@ pub(super) struct Conn {
     pub link: Option<Link>,
     phase: Phase,
     wants_key: bool,
+    /// The slowest payload that is not called half sent, in nanoseconds a byte.
+    byte_ns_max: u64,
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
@@ -132,6 +137,7 @@ impl Conn {
             link: None,
             phase: Phase::Hello,
             wants_key: false,
+            byte_ns_max: BYTE_NS_MAX,
             buffer: vec![0; CONNECTION_READ_BYTES].into_boxed_slice(),
             start: 0,
             end: 0,
@@ -158,12 +164,17 @@ impl Conn {
         self.link = Some(link);
         self.phase = Phase::Hello;
         self.wants_key = wants_key;
+        self.byte_ns_max = BYTE_NS_MAX;
         (self.start, self.end) = (0, 0);
         (self.eof, self.finished, self.hung_up) = (false, false, false);
         self.peer_closed = false;
         (self.wants_write, self.paused) = (false, false);
         self.half_until = Some(core.now.after(core.half_frame));
         (self.stall_until, self.linger_until) = (None, None);
+    }
+    /// The line is so slow that payloads may take longer than on a socket.
+    pub fn expect_slow_line(&mut self, byte_ns_max: u64) {
+        self.byte_ns_max = self.byte_ns_max.max(byte_ns_max);
     }
     /// Gives everything back; requests in flight are withdrawn.
     pub fn close(&mut self, core: &mut Core) {
@@ -509,7 +520,7 @@ impl Conn {
             }
         }
         // A payload that is not here yet may be late, but not for ever.
-        let patience = payload_len as u64 * 1_000_000 / PAYLOAD_BYTES_PER_MS_MIN;
+        let patience = payload_len as u64 * self.byte_ns_max;
         if payload_len > 0 && self.phase != Phase::Closing {
             self.half_until = Some(core.now.after(core.half_frame).after(Nanos(patience)));
         }

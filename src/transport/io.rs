@@ -1,6 +1,7 @@
 //! The I/O thread's loop.
 
 mod doors;
+mod serial;
 
 use super::conn::{Closed, Conn, Core, Model, Turn};
 use super::desk::StatsDesk;
@@ -8,6 +9,7 @@ use super::link::Link;
 use super::listen::{self, SocketFile};
 use super::loopback::Hub;
 use super::replies::Flushed;
+use super::serial::Serial;
 use super::table::Table;
 use super::{BindError, Control, DRAIN, STOP, Served, ServerOptions, bump};
 use crate::limits::{FRAME_BODY_BYTES_MAX, ROW_AXES_MAX, TENSORS_MAX};
@@ -85,6 +87,7 @@ pub(super) struct Io {
     tcp: Option<Door>,
     tcp_address: Option<SocketAddr>,
     allowed_uids: Option<Vec<u32>>,
+    serial: Vec<Serial>,
     accept_again: Option<Nanos>,
     next_sweep: Nanos,
     spin: Nanos,
@@ -123,9 +126,15 @@ impl Io {
             Some((fd, file)) => (Some(Door { fd, open: true }), Some(file)),
             None => (None, None),
         };
-        Ok(Io {
+        let mut seed = [0; 4];
+        std::io::Read::read_exact(&mut (&random), &mut seed).map_err(system("/dev/urandom"))?;
+        let seed = u32::from_ne_bytes(seed);
+        let ports = options.serial.iter().cloned();
+        let serial: Vec<Serial> =
+            ports.map(|port| Serial::open(port, seed)).collect::<Result<_, _>>()?;
+        let io = Io {
             poll,
-            events: Events::with_capacity(max + 8),
+            events: Events::with_capacity(max + 8 + serial.len()),
             core: Core {
                 models,
                 table,
@@ -155,10 +164,15 @@ impl Io {
             tcp: tcp.map(|(fd, _)| Door { fd, open: true }),
             tcp_address,
             allowed_uids: options.unix.and_then(|unix| unix.allowed_uids),
+            serial,
             accept_again: None,
             next_sweep: Nanos(0),
             spin: nanos(options.spin),
-        })
+        };
+        for i in 0..io.serial.len() {
+            io.register_serial(i).map_err(system("the poller"))?;
+        }
+        Ok(io)
     }
     pub fn tcp_address(&self) -> Option<SocketAddr> {
         self.tcp_address
@@ -173,9 +187,11 @@ impl Io {
             self.take_memory();
             self.take_stats();
             self.take_doors();
+            self.take_serial();
             self.take_reads();
             self.take_timeouts();
             self.flush();
+            self.flush_serial();
             match self.core.control.phase.load(Ordering::Acquire) {
                 STOP => break,
                 DRAIN if !self.core.draining => {
@@ -325,7 +341,9 @@ impl Io {
                 let _ = self.poll.registry().deregister(&mut SourceFd(&raw));
             }
             Link::Memory(_) => self.memory.retain(|&other| other != at),
+            Link::Serial(_) => self.serial_closed(at),
         }
+        let conn = &mut self.conns[at as usize];
         conn.close(&mut self.core);
         let open = &self.core.control.counters.connections_open;
         open.store(open.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
@@ -372,6 +390,9 @@ impl Io {
                 }
                 Ok(flushed) => {
                     let blocked = flushed != Flushed::All;
+                    if let Some(Link::Serial(_)) = &conn.link {
+                        conn.wants_write = blocked;
+                    }
                     if blocked != conn.wants_write
                         && let Some(Link::Socket(fd)) = &conn.link
                     {
@@ -422,6 +443,7 @@ impl Io {
             || self.hub.is_dirty()
             || self.desk.is_new()
             || self.core.stats_wanted
+            || self.serial_has_work()
             || [&self.unix, &self.tcp].into_iter().flatten().any(|door| door.open)
     }
 
@@ -429,7 +451,7 @@ impl Io {
     fn next_instant(&self) -> Option<Nanos> {
         let sweep = (self.core.table.held() > 0).then_some(self.next_sweep);
         let conns = self.conns[..self.high as usize].iter().filter(|conn| conn.link.is_some());
-        [self.core.table.next_deadline(), self.accept_again, sweep]
+        [self.core.table.next_deadline(), self.accept_again, sweep, self.serial_instant()]
             .into_iter()
             .flatten()
             .chain(conns.filter_map(Conn::next_timeout))
@@ -488,6 +510,9 @@ impl Io {
                     if let Some(door) = &mut self.tcp {
                         door.open = true;
                     }
+                }
+                Token(token) if token >= CONNS + self.conns.len() => {
+                    serial::note_event(&self.serial, token - CONNS - self.conns.len(), event);
                 }
                 Token(token) => {
                     let at = (token - CONNS) as u16;

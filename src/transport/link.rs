@@ -1,6 +1,7 @@
-//! A connection's bytes: a socket, or a pipe in memory.
+//! A connection's bytes: a socket, a pipe in memory, or a serial port's link.
 
 use super::loopback::ServerEnd;
+use super::serial::SerialEnd;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sendmsg, shutdown};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -11,6 +12,7 @@ use std::os::fd::OwnedFd;
 pub(super) enum Link {
     Socket(OwnedFd),
     Memory(ServerEnd),
+    Serial(SerialEnd),
 }
 
 impl Link {
@@ -24,6 +26,7 @@ impl Link {
                 }
             },
             Link::Memory(end) => end.read(buffers),
+            Link::Serial(end) => end.read(buffers),
         }
     }
     /// Writes the buffers in order, as much as is taken at once.
@@ -37,6 +40,7 @@ impl Link {
                 }
             },
             Link::Memory(end) => end.write(buffers),
+            Link::Serial(end) => end.write(buffers),
         }
     }
     /// Says that nothing more will be written.
@@ -46,6 +50,7 @@ impl Link {
                 let _ = shutdown(fd, Shutdown::Write);
             }
             Link::Memory(end) => end.finish(),
+            Link::Serial(end) => end.finish(),
         }
     }
 }

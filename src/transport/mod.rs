@@ -1,4 +1,4 @@
-//! Transports: protocol v1 over Unix sockets, TCP and memory, on one event-driven I/O thread.
+//! Transports: protocol v1 over Unix sockets, TCP, serial ports and memory, on one event-driven I/O thread.
 //!
 //! # The way of a request
 //! The head is parsed from the connection's read buffer; a slot of the model is leased; the payload
@@ -30,6 +30,7 @@ mod link;
 mod listen;
 mod loopback;
 mod replies;
+mod serial;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -37,10 +38,11 @@ mod tests;
 pub use desk::StatsDesk;
 pub use fault::{FaultPlan, Faulty};
 pub use loopback::{Loopback, LoopbackStream};
+pub use serial::SerialOptions;
 
 use crate::limits::{
     CONNECTIONS_MAX, HALF_FRAME_MS_MAX, IN_FLIGHT_PER_CONNECTION_MAX, MODEL_NAME_LEN_MAX,
-    MODELS_MAX, TENSOR_NAME_LEN_MAX, WRITE_STALL_MS_MAX,
+    MODELS_MAX, SERIAL_LISTENERS_MAX, TENSOR_NAME_LEN_MAX, WRITE_STALL_MS_MAX,
 };
 use crate::queue::ModelQueue;
 use crate::queue::completion::{CompletionReceiver, IoWaker};
@@ -103,6 +105,8 @@ pub struct ServerOptions {
     pub unix: Option<UnixOptions>,
     /// A TCP port.
     pub tcp: Option<TcpOptions>,
+    /// Serial ports, at most [`SERIAL_LISTENERS_MAX`].
+    pub serial: Vec<SerialOptions>,
     /// Connections in all, at most [`CONNECTIONS_MAX`].
     pub connections_max: usize,
     /// Requests in flight on one connection, at most [`IN_FLIGHT_PER_CONNECTION_MAX`].
@@ -120,6 +124,7 @@ impl Default for ServerOptions {
         ServerOptions {
             unix: None,
             tcp: None,
+            serial: Vec::new(),
             connections_max: CONNECTIONS_MAX,
             in_flight_max: IN_FLIGHT_PER_CONNECTION_MAX,
             half_frame: Duration::from_millis(HALF_FRAME_MS_MAX),
@@ -227,6 +232,18 @@ pub struct TransportCounters {
     pub reads_total: AtomicU64,
     /// System calls that wrote.
     pub writes_total: AtomicU64,
+    /// Times that a sound frame followed damage, over all serial ports.
+    pub link_resync_total: AtomicU64,
+    /// Frames of serial ports that were cut short or wrong in their checksum.
+    pub link_crc_error_total: AtomicU64,
+    /// Frames of serial ports over the limit.
+    pub link_oversize_total: AtomicU64,
+    /// Frames that were sent again on serial ports.
+    pub link_retransmit_total: AtomicU64,
+    /// Bytes that came from serial ports.
+    pub link_received_bytes_total: AtomicU64,
+    /// Bytes for serial ports.
+    pub link_sent_bytes_total: AtomicU64,
     /// Sleeps in the kernel.
     pub sleeps_total: AtomicU64,
     /// Errors sent, by their position in [`ErrorCode::ALL`].
@@ -288,6 +305,7 @@ impl Server {
     ) -> Result<Server, BindError> {
         check("connections_max", options.connections_max, CONNECTIONS_MAX)?;
         check("in_flight_max", options.in_flight_max, IN_FLIGHT_PER_CONNECTION_MAX)?;
+        check("the number of serial ports", options.serial.len().max(1), SERIAL_LISTENERS_MAX)?;
         check("the number of models", models.len(), MODELS_MAX)?;
         for (position, model) in models.iter().enumerate() {
             check("the length of a model's name", model.name.len(), MODEL_NAME_LEN_MAX)?;

@@ -9,6 +9,7 @@ mod doors;
 mod ends;
 mod faults;
 mod python;
+mod serial;
 mod support;
 
 #[global_allocator]

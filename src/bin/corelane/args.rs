@@ -3,6 +3,7 @@
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use corelane::client::Address;
 use corelane::config::{parse_cores, parse_idle};
+use corelane::transport::SerialOptions;
 use corelane::units::CoreId;
 use corelane::worker::IdleStrategy;
 use std::path::PathBuf;
@@ -24,7 +25,7 @@ pub struct Cli {
 pub enum Command {
     /// Runs real requests on the models in models/ and checks every answer.
     Demo(DemoArgs),
-    /// Serves models over a Unix socket or TCP until SIGTERM or SIGINT.
+    /// Serves models over a Unix socket, TCP or serial ports until SIGTERM or SIGINT.
     Serve(ServeArgs),
     /// Sends requests, to a model in this process or to a server, and prints the answers.
     Infer(InferArgs),
@@ -53,7 +54,7 @@ pub struct DemoArgs {
 pub struct ServeArgs {
     /// The configuration file.
     #[arg(long, value_name = "FILE", conflicts_with_all = [
-        "models", "unix", "tcp", "cores", "unpinned", "io_core", "idle", "metrics", "allow_uid",
+        "models", "unix", "tcp", "serial", "cores", "unpinned", "io_core", "idle", "metrics", "allow_uid",
         "psk_file", "non_loopback", "board", "board_mismatch",
     ])]
     pub config: Option<PathBuf>,
@@ -66,6 +67,10 @@ pub struct ServeArgs {
     /// Listen on TCP at this address; port 0 takes a free one.
     #[arg(long, value_name = "ADDR")]
     pub tcp: Option<String>,
+    /// Listen on a serial port (8N1; may be repeated); :rtscts after the speed asks for hardware flow
+    /// control.
+    #[arg(long, value_name = "DEVICE:BAUD")]
+    pub serial: Vec<SerialOptions>,
     /// Cores of the workers, one pinned worker each (0,2 or 1-3).
     #[arg(long, value_name = "CORES", value_parser = parse_core_list, conflicts_with = "unpinned")]
     pub cores: Option<CoreList>,

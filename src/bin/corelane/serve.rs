@@ -29,9 +29,10 @@ pub fn run(args: &ServeArgs, log: Option<LevelFilter>) -> Outcome {
     };
     log::set_max_level(log.unwrap_or(config.log_level));
     let options = options(&config.listen)?;
-    if options.unix.is_none() && options.tcp.is_none() {
-        let text = "nothing to listen on; give a Unix socket (--unix PATH, or listen.unix) or a \
-                    TCP address (--tcp ADDR, or listen.tcp)";
+    if options.unix.is_none() && options.tcp.is_none() && options.serial.is_empty() {
+        let text = "nothing to listen on; give a Unix socket (--unix PATH, or listen.unix), a \
+                    TCP address (--tcp ADDR, or listen.tcp) or a serial port (--serial DEVICE:BAUD, \
+                    or listen.serial)";
         let code = if args.config.is_some() { Code::Config } else { Code::Usage };
         return Err(Exit::new(code, text));
     }
@@ -50,6 +51,7 @@ pub fn run(args: &ServeArgs, log: Option<LevelFilter>) -> Outcome {
     let io_core = config.io_core.or(housekeeping.first().copied());
     signals.opening();
     let unix = options.unix.as_ref().map(|unix| format!("unix:{}", unix.path.display()));
+    let serial: Vec<String> = options.serial.iter().map(|port| format!("serial:{port}")).collect();
     let server = runtime.serve(options, io_core).map_err(|e| refused(&e))?;
     let metrics = match &config.metrics {
         Some(address) => {
@@ -59,8 +61,8 @@ pub fn run(args: &ServeArgs, log: Option<LevelFilter>) -> Outcome {
         None => None,
     };
     let tcp = server.tcp_address();
-    let addresses: Vec<String> =
-        unix.into_iter().chain(tcp.map(|address| format!("tcp:{address}"))).collect();
+    let tcp = tcp.map(|address| format!("tcp:{address}"));
+    let addresses: Vec<String> = unix.into_iter().chain(tcp).chain(serial).collect();
     log::info!("ready on {}", addresses.join(" and "));
     let took = clock::now().since(start).0;
     if let Some(board) = &board {
@@ -216,6 +218,7 @@ fn from_args(args: &ServeArgs) -> Config {
             unix: args.unix.clone(),
             allow_uids: (!args.allow_uid.is_empty()).then(|| args.allow_uid.clone()),
             tcp: args.tcp.clone(),
+            serial: args.serial.clone(),
             psk_file: args.psk_file.clone(),
             allow_non_loopback: args.non_loopback,
             ..default.listen
@@ -265,7 +268,7 @@ fn options(listen: &Listen) -> Result<ServerOptions, Exit> {
         }),
         None => None,
     };
-    Ok(ServerOptions { unix, tcp, ..ServerOptions::default() })
+    Ok(ServerOptions { unix, tcp, serial: listen.serial.clone(), ..ServerOptions::default() })
 }
 
 fn refused(error: &ServeError) -> Exit {

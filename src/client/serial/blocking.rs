@@ -136,7 +136,8 @@ where
         }
     }
 
-    /// Opens a model by name. `scratch` holds its signature meanwhile (a few hundred bytes; the error
+    /// Opens a model by name; opening does nothing at the server, so it is begun again after the loss
+    /// of a session, as long as there is time. `scratch` holds its signature meanwhile (a few hundred bytes; the error
     /// says if it is too short).
     ///
     /// # Errors
@@ -149,6 +150,20 @@ where
         within: Micros,
     ) -> Result<SerialModel, SerialError<P::Error>> {
         let until = self.until(within)?;
+        loop {
+            match self.open_once(port, name, scratch, until) {
+                Err(SerialError::Link(_)) => {}
+                result => return result,
+            }
+        }
+    }
+    fn open_once<P: Port>(
+        &mut self,
+        port: &mut P,
+        name: &str,
+        scratch: &mut [u8],
+        until: Until,
+    ) -> Result<SerialModel, SerialError<P::Error>> {
         self.ready(port, until)?;
         let id = loop {
             if let Some(id) = self.request_open(name)? {

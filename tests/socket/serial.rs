@@ -1,0 +1,212 @@
+//! A serial port, as a pseudo-terminal: the same models, the same queue, no allocation; a line that
+//! flips bits, a device that is unplugged and comes back, a client that restarts.
+
+use crate::support::{Fixture, PATIENCE, model, serve_with};
+use corelane::client::serial::{Port, SerialClient, SerialError, SerialModel, SerialRequest};
+use corelane::sys::terminal::{hold_open, pseudo_terminal};
+use corelane::transport::{BindError, SerialOptions, ServerOptions};
+use corelane::units::{Micros, Rows};
+use corelane::wire::ErrorCode;
+use corelane::wire::link::LinkOptions;
+use embedded_time::fraction::Fraction;
+use rustix::io::Errno;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+const BAUD: u32 = 921_600;
+const WITHIN: Micros = Micros(PATIENCE.as_micros() as u32);
+
+struct StdClock(Instant);
+
+impl embedded_time::Clock for StdClock {
+    type T = u64;
+    const SCALING_FACTOR: Fraction = Fraction::new(1, 1_000_000);
+    fn try_now(&self) -> Result<embedded_time::Instant<Self>, embedded_time::clock::Error> {
+        Ok(embedded_time::Instant::new(self.0.elapsed().as_micros() as u64))
+    }
+}
+
+/// The client's end of the line. Once in `flip` bytes, both ways, one bit is flipped.
+struct Line {
+    fd: OwnedFd,
+    _held: OwnedFd,
+    flip: u64,
+    state: u64,
+    flipped: u64,
+}
+
+impl Line {
+    fn damage(&mut self, bytes: &mut [u8]) {
+        for byte in bytes.iter_mut().filter(|_| self.flip > 0) {
+            self.state ^= self.state << 13;
+            self.state ^= self.state >> 7;
+            self.state ^= self.state << 17;
+            if self.state % self.flip == 0 {
+                *byte ^= 1 << ((self.state >> 32) % 8);
+                self.flipped += 1;
+            }
+        }
+    }
+}
+
+impl Port for Line {
+    type Error = Errno;
+    fn read(&mut self, into: &mut [u8]) -> Result<usize, Errno> {
+        match rustix::io::read(&self.fd, &mut *into) {
+            Err(Errno::AGAIN | Errno::IO) => Ok(0),
+            Ok(n) => {
+                self.damage(&mut into[..n]);
+                Ok(n)
+            }
+            Err(error) => Err(error),
+        }
+    }
+    fn write(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
+        let mut bytes = bytes.to_vec();
+        self.damage(&mut bytes);
+        match rustix::io::write(&self.fd, &bytes) {
+            Err(Errno::AGAIN) => Ok(0),
+            result => result,
+        }
+    }
+    fn idle(&mut self, micros: u64) {
+        std::thread::sleep(Duration::from_micros(micros.min(200)));
+    }
+}
+
+fn line() -> (Line, PathBuf) {
+    let (fd, path) = pseudo_terminal().unwrap();
+    rustix::fs::fcntl_setfl(&fd, rustix::fs::OFlags::NONBLOCK).unwrap();
+    let held = hold_open(fd.as_fd()).unwrap();
+    (Line { fd, _held: held, flip: 0, state: 88_172_645_463_325_252, flipped: 0 }, path)
+}
+
+type Client = SerialClient<StdClock, [u8; 512], [u8; 2048]>;
+
+fn client(seed: u32) -> Client {
+    let options = LinkOptions::new(BAUD);
+    SerialClient::new(StdClock(Instant::now()), options, [0; 512], [0; 2048], seed).unwrap()
+}
+
+fn open(
+    client: &mut Client,
+    line: &mut Line,
+    name: &str,
+) -> Result<SerialModel, SerialError<Errno>> {
+    client.open(line, name, &mut [0; 256], WITHIN)
+}
+
+fn echo(
+    client: &mut Client,
+    line: &mut Line,
+    model: &SerialModel,
+    n: u8,
+) -> Result<(), SerialError<Errno>> {
+    let len = model.input_len(Rows(1));
+    let input: Vec<u8> = (0..len).map(|i| (i as u8).wrapping_mul(7) ^ n).collect();
+    let mut output = vec![0; len];
+    let request = SerialRequest::row(WITHIN);
+    let answer = client.infer(line, model, request, input.iter().copied(), &mut |at, bytes| {
+        output[at..at + bytes.len()].copy_from_slice(bytes);
+    })?;
+    assert_eq!(answer.rows, Rows(1));
+    assert!(output == input, "another answer");
+    Ok(())
+}
+
+fn fixture(path: impl Into<PathBuf>) -> Fixture {
+    let serial = vec![SerialOptions { path: path.into(), baud: BAUD, rts_cts: false }];
+    let models = vec![
+        model("small", 64, &[1, 4], Duration::ZERO),
+        model("large", 30_000, &[1], Duration::from_millis(1)),
+    ];
+    serve_with(models, ServerOptions { serial, ..ServerOptions::default() })
+}
+
+#[test]
+fn a_serial_port_serves_the_same_models() {
+    let (mut line, path) = line();
+    let fixture = fixture(&path);
+    let mut client = client(1);
+    let unknown = open(&mut client, &mut line, "nobody").unwrap_err();
+    assert_eq!(unknown.code(), Some(ErrorCode::UnknownModel));
+    for name in ["small", "large"] {
+        let model = open(&mut client, &mut line, name).unwrap();
+        for n in 0..20 {
+            echo(&mut client, &mut line, &model, n).unwrap();
+        }
+    }
+    fixture.still_serves();
+    // The port is nobody else's meanwhile.
+    let serial = vec![SerialOptions { path, baud: BAUD, rts_cts: false }];
+    let mut runtime = corelane::runtime::Runtime::builder()
+        .unpinned(1)
+        .model(model("small", 64, &[1], Duration::ZERO))
+        .build()
+        .unwrap();
+    let refused =
+        crate::support::start(&mut runtime, ServerOptions { serial, ..Default::default() });
+    assert!(matches!(refused, Err(BindError::InUse { .. })), "{refused:?}");
+}
+
+#[test]
+fn a_line_that_flips_bits_costs_time_and_nothing_else() {
+    let (mut line, path) = line();
+    let fixture = fixture(path);
+    let mut client = client(2);
+    let model = open(&mut client, &mut line, "large").unwrap();
+    line.flip = 2_000;
+    for n in 0..20 {
+        echo(&mut client, &mut line, &model, n).unwrap();
+    }
+    assert!(line.flipped > 0);
+    let counters = fixture.server().counters();
+    let of = |counter: &corelane::sys::sync::AtomicU64| counter.load(Ordering::Relaxed);
+    let damaged = of(&counters.link_crc_error_total) + of(&counters.link_oversize_total);
+    assert!(damaged > 0 && of(&counters.link_resync_total) > 0);
+    assert!(of(&counters.link_retransmit_total) > 0);
+    line.flip = 0;
+    echo(&mut client, &mut line, &model, 1).unwrap();
+    fixture.still_serves();
+}
+
+#[test]
+fn a_client_that_restarts_is_served_again() {
+    let (mut line, path) = line();
+    let fixture = fixture(path);
+    for seed in 0..5 {
+        let mut client = client(seed);
+        let model = open(&mut client, &mut line, "small").unwrap();
+        echo(&mut client, &mut line, &model, seed as u8).unwrap();
+        // Half a frame is left on the line.
+        rustix::io::write(&line.fd, &[5, 3, 9, 1, 7]).unwrap();
+    }
+    fixture.still_serves();
+}
+
+#[test]
+fn a_port_that_is_unplugged_is_served_when_it_is_back() {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let n = NEXT.fetch_add(1, Ordering::Relaxed);
+    let link = std::env::temp_dir().join(format!("corelane-tty-{}-{n}", std::process::id()));
+    let _ = std::fs::remove_file(&link);
+    let (mut first, path) = line();
+    std::os::unix::fs::symlink(path, &link).unwrap();
+    let fixture = fixture(&link);
+    let mut client = client(3);
+    let model = open(&mut client, &mut first, "small").unwrap();
+    echo(&mut client, &mut first, &model, 1).unwrap();
+    std::fs::remove_file(&link).unwrap();
+    drop(first);
+    fixture.until("the connection of the lost port is closed", |f| {
+        f.server().counters().connections_open.load(Ordering::Relaxed) == 0
+    });
+    let (mut second, path) = line();
+    std::os::unix::fs::symlink(path, &link).unwrap();
+    let model = open(&mut client, &mut second, "small").unwrap();
+    echo(&mut client, &mut second, &model, 2).unwrap();
+    fixture.still_serves();
+    std::fs::remove_file(&link).unwrap();
+}
