@@ -15,6 +15,7 @@ fn a_full_file_is_read() {
          max_queue_delay_microseconds = 100\ndefault_timeout_microseconds = 0\n\
          [[model]]\npath = '/elsewhere/c.onnx'\n\
          [listen]\nunix = 'cl.sock'\nunix_mode = 0o660\nallow_uids = [0, 1000]\n\
+         serial = ['/dev/ttyS1:921600', 'a:b:9600:rtscts']\n\
          tcp = '0.0.0.0:7070'\npsk_file = 'key'\nallow_non_loopback = true\n\
          [log]\nlevel = 'debug'\n",
     )
@@ -43,6 +44,10 @@ fn a_full_file_is_read() {
             unix_mode: 0o660,
             allow_uids: Some(vec![0, 1000]),
             tcp: Some("0.0.0.0:7070".into()),
+            serial: vec![
+                SerialOptions { path: "/dev/ttyS1".into(), baud: 921_600, rts_cts: false },
+                SerialOptions { path: "a:b".into(), baud: 9_600, rts_cts: true },
+            ],
             psk_file: Some("/base/key".into()),
             allow_non_loopback: true,
         },
@@ -57,6 +62,15 @@ fn a_full_file_is_read() {
 fn what_is_absent_has_its_default() {
     let models = vec![ModelEntry::new("/base/m")];
     assert_eq!(parse(MODEL).unwrap(), Config { models, ..Config::default() });
+}
+
+#[test]
+fn a_serial_port_needs_a_device_and_a_speed() {
+    for wrong in ["/dev/ttyS1", ":9600", "/dev/ttyS1:fast", "/dev/ttyS1:50", "/dev/ttyS1:9600:dtr"]
+    {
+        let error = parse(&format!("{MODEL}[listen]\nserial = ['{wrong}']\n")).unwrap_err();
+        assert!(error.contains("write DEVICE:BAUD"), "{error}");
+    }
 }
 
 #[test]
