@@ -129,12 +129,26 @@ pub const LINGER_MS_MAX: u64 = 500;
 /// `HALF_FRAME_MS_MAX`.
 pub const PAYLOAD_BYTES_PER_MS_MIN: u64 = 100;
 
+/// Arrivals that a server remembers, where it records them.
+pub const ARRIVALS_ENTRIES_MAX: usize = 4_000_000;
+/// The same, where nothing else is asked for.
+pub const ARRIVALS_ENTRIES_DEFAULT: usize = 100_000;
+
 /// Default of `max_queue_size`.
 pub const MAX_QUEUE_SIZE_DEFAULT: usize = 64;
 /// Longest deadline that a request may carry, in microseconds (one hour).
 pub const TIMEOUT_US_MAX: u32 = 3_600_000_000;
 /// Longest `max_queue_delay_microseconds`, in microseconds (one second).
 pub const QUEUE_DELAY_US_MAX: u32 = 1_000_000;
+
+// --- lab ---
+
+/// Requests that one run of the load generator records.
+pub const LAB_REQUESTS_MAX: usize = 4_000_000;
+/// Highest rate of a schedule, in requests per second.
+pub const LAB_REQUESTS_PER_S_MAX: u32 = 1_000_000;
+/// Longest schedule, in seconds.
+pub const LAB_RUN_S_MAX: u32 = 86_400;
 
 const _: () = assert!(FRAME_HEADER_BYTES_MAX <= u8::MAX as usize);
 const _: () = assert!(FRAME_PAYLOAD_BYTES_MAX <= u32::MAX as usize);

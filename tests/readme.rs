@@ -13,6 +13,7 @@ mod exit;
 
 use clap::Parser;
 use corelane::config::Config;
+use corelane::lab::compare::Gate;
 use corelane::model::Manifest;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -113,7 +114,7 @@ fn the_test_command_is_the_one_that_ci_runs() {
 #[test]
 fn every_toml_block_is_read_by_its_parser() {
     let scratch = Scratch::new("readme-toml");
-    let mut seen = [0; 3];
+    let mut seen = [0; 4];
     for block in blocks(&read("README.md"), "toml") {
         let name = block.lines().next().and_then(|l| l.strip_prefix("# ")).expect("a file name");
         let path = scratch.0.join(name);
@@ -131,6 +132,11 @@ fn every_toml_block_is_read_by_its_parser() {
             "Cargo.toml" => {
                 block.parse::<toml::Table>().unwrap_or_else(|e| panic!("{e}\n{block}"));
                 seen[2] += 1;
+            }
+            "gate.toml" => {
+                let gate = Gate::parse(name, &block).unwrap_or_else(|e| panic!("{e}"));
+                assert!(!gate.rules.is_empty());
+                seen[3] += 1;
             }
             other => panic!("a TOML block of {other:?}, which nothing reads"),
         }

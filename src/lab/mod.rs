@@ -1,4 +1,29 @@
 //! The latency lab: what is measured, against which floor, and how it is told.
+//!
+//! | part | what it does |
+//! |---|---|
+//! | [`schedule`] | when requests are to be sent, fixed by a seed before the run |
+//! | [`load`] | the generator: open and closed loop, without allocation while it runs |
+//! | [`drive`] | connects, repeats, watches server and machine meanwhile ([`watch`], [`system`]) |
+//! | [`run`] | what was measured: `metrics.json`, its schema and its folder |
+//! | [`compare`] | two runs: what changed, and whether it is more than noise; gates |
+//! | [`history`] | a metric over many runs |
+//! | [`saturate`] | the highest rate within a latency bound |
+//! | [`scenario`] | MLPerf's scenarios as loads |
+//! | [`validity`] | what speaks against the figures |
+//! | [`overhead`] | the runtime's own cost beside bare floors |
+//! | [`sample`] | medians and spreads |
 
+pub mod compare;
+pub mod drive;
+pub mod history;
+pub mod load;
 pub mod overhead;
+pub mod run;
 pub mod sample;
+pub mod saturate;
+pub mod scenario;
+pub mod schedule;
+pub mod system;
+pub mod validity;
+pub mod watch;

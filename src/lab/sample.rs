@@ -1,9 +1,9 @@
 //! Repeated measurements and what is said of them.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A figure over several repeats: median, least and largest. Never a single number.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     /// Median over the repeats.
     pub median: f64,

@@ -30,7 +30,7 @@ pub use realtime::{
     Outcome, PRIORITY_RANGE, Policy, ProcessOptions, RealTime, Refused, ThreadOptions,
 };
 pub use serve::ServeError;
-pub use stats::{ModelStats, ServiceStats, StatsSnapshot, WorkerState};
+pub use stats::{ModelStats, ProcessState, ServiceStats, StatsSnapshot, WorkerState};
 
 use crate::batch::BatchSettings;
 use crate::engine::Engine;

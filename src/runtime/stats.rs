@@ -85,6 +85,19 @@ pub struct WorkerState {
     pub rebuilds: u64,
 }
 
+/// The process that serves.
+#[derive(Debug, Clone, Serialize)]
+pub struct ProcessState {
+    /// Its number.
+    pub pid: u32,
+    /// Version of the program.
+    pub version: &'static str,
+    /// Whether it was built with debug assertions: its figures then say nothing.
+    pub debug_build: bool,
+    /// CPU time of all its threads since it started.
+    pub cpu_ns: u64,
+}
+
 /// Everything, at an instant.
 #[derive(Debug, Clone, Serialize)]
 pub struct StatsSnapshot {
@@ -97,6 +110,8 @@ pub struct StatsSnapshot {
     /// Calls into the system allocator by workers and I/O thread since ready; `None` where the
     /// counting allocator is not installed.
     pub hot_path_allocations_total: Option<u64>,
+    /// The process.
+    pub process: ProcessState,
     /// Models.
     pub models: Vec<ModelStats>,
     /// Workers.
@@ -204,6 +219,12 @@ pub(super) fn snapshot(shared: &Shared) -> StatsSnapshot {
         uptime_ns: clock::now().since(shared.started_at).0,
         ready: shared.is_ready(),
         hot_path_allocations_total: alloc::installed().then(alloc::hot_calls),
+        process: ProcessState {
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION"),
+            debug_build: cfg!(debug_assertions),
+            cpu_ns: clock::process_cpu().0,
+        },
         models,
         workers,
         extra: extra.iter().map(|e| (e.name, (e.read)())).collect(),

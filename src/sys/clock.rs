@@ -28,3 +28,8 @@ fn read(clock: libc::clockid_t) -> Nanos {
     unsafe { libc::clock_gettime(clock, &mut time) };
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
+
+/// Seconds since 1970 by the wall clock, which may jump: to name a moment, never to measure.
+pub fn unix_seconds() -> u64 {
+    read(libc::CLOCK_REALTIME).0 / 1_000_000_000
+}

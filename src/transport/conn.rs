@@ -6,6 +6,7 @@ pub(super) use requests::failure_code;
 #[cfg(test)]
 pub(super) use requests::refusal_code;
 
+use super::arrivals::Arrivals;
 use super::link::Link;
 use super::replies::{Flushed, Replies};
 use super::table::{Held, Table};
@@ -35,6 +36,7 @@ pub(super) struct Core {
     pub control: Arc<Control>,
     pub key: Option<Key>,
     pub in_flight_max: usize,
+    pub arrivals: Option<Arc<Arrivals>>,
     pub half_frame: Nanos,
     pub write_stall: Nanos,
     pub draining: bool,

@@ -141,6 +141,7 @@ impl Io {
                 control,
                 key: options.tcp.as_ref().and_then(|tcp| tcp.key.clone()),
                 in_flight_max: options.in_flight_max,
+                arrivals: options.arrivals.clone(),
                 half_frame: nanos(options.half_frame),
                 write_stall: nanos(options.write_stall),
                 draining: false,

@@ -22,6 +22,7 @@
 //! TCP listens on loopback, or elsewhere with `allow_remote` and a pre-shared key; a key given is
 //! asked for on loopback too.
 
+mod arrivals;
 mod conn;
 mod desk;
 mod fault;
@@ -35,6 +36,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub use arrivals::{Arrivals, Arrived};
 pub use desk::StatsDesk;
 pub use fault::{FaultPlan, Faulty};
 pub use loopback::{Loopback, LoopbackStream};
@@ -117,6 +119,8 @@ pub struct ServerOptions {
     pub write_stall: Duration,
     /// How long the thread looks for completions before it sleeps, while requests are in flight.
     pub spin: Duration,
+    /// Where arrivals are recorded, if they are.
+    pub arrivals: Option<Arc<Arrivals>>,
 }
 
 impl Default for ServerOptions {
@@ -130,6 +134,7 @@ impl Default for ServerOptions {
             half_frame: Duration::from_millis(HALF_FRAME_MS_MAX),
             write_stall: Duration::from_millis(WRITE_STALL_MS_MAX),
             spin: Duration::ZERO,
+            arrivals: None,
         }
     }
 }

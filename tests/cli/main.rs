@@ -2,6 +2,7 @@
 
 mod bad;
 mod board;
+mod lab;
 mod serve;
 mod support;
 

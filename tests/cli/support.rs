@@ -117,12 +117,19 @@ pub struct Server {
 
 impl Server {
     pub fn start(args: &[&str]) -> Server {
-        Server::start_with(args, &[])
+        Server::start_by("serve", args, &[])
     }
     /// The same with more in its environment.
     pub fn start_with(args: &[&str], environment: &[(&str, &str)]) -> Server {
+        Server::start_by("serve", args, environment)
+    }
+    /// A server by another command that serves.
+    pub fn start_as(command: &str, args: &[&str]) -> Server {
+        Server::start_by(command, args, &[])
+    }
+    fn start_by(command: &str, args: &[&str], environment: &[(&str, &str)]) -> Server {
         let mut child = program()
-            .arg("serve")
+            .arg(command)
             .args(args)
             .envs(environment.iter().copied())
             .stdout(Stdio::piped())

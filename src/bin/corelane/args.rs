@@ -27,6 +27,8 @@ pub enum Command {
     Demo(DemoArgs),
     /// Serves models over a Unix socket, TCP or serial ports until SIGTERM or SIGINT.
     Serve(ServeArgs),
+    /// Serves as `serve` does, and writes down when requests arrived, for `load --profile replay:FILE`.
+    Record(RecordArgs),
     /// Sends requests, to a model in this process or to a server, and prints the answers.
     Infer(InferArgs),
     /// Shows a model: signature, batch sizes, memory, operators.
@@ -35,9 +37,17 @@ pub enum Command {
     Stats(StatsArgs),
     /// Shows a board, and whether its plan fits this machine.
     Board(BoardArgs),
-    /// Measures.
+    /// Measures the runtime and its parts alone.
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Puts load on a model, and writes down how it did.
+    Load(LoadArgs),
+    /// Finds the highest rate that holds a latency bound.
+    Saturate(SaturateArgs),
+    /// Compares two runs of `load`, and holds the second against a gate.
+    Compare(CompareArgs),
+    /// Shows a metric over the runs in a directory.
+    History(HistoryArgs),
 }
 
 /// Arguments of `demo`.
@@ -282,4 +292,185 @@ pub struct BenchOverheadArgs {
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
+}
+
+/// What to measure, and where the requests come from.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("where").required(true).args(["connect", "in_process"]))]
+pub struct BenchTargetArgs {
+    /// The server.
+    #[command(flatten)]
+    pub server: ConnectArgs,
+    /// Run the models of --config (or the model directory given by --model) in this process.
+    #[arg(long)]
+    pub in_process: bool,
+    /// The configuration of --in-process.
+    #[arg(long, value_name = "FILE", requires = "in_process")]
+    pub config: Option<PathBuf>,
+    /// The model's name; with --in-process and no --config, its directory. May be left out where
+    /// there is one model only.
+    #[arg(long, value_name = "MODEL")]
+    pub model: Option<String>,
+    /// Rows to send, as .npy files in the order of the model's inputs; taken in turn. Default: the
+    /// golden inputs of a model directory, else random numbers.
+    #[arg(long = "input", value_name = "FILE.npy")]
+    pub inputs: Vec<PathBuf>,
+    /// Connections to the server.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub connections: u16,
+    /// Deadline of each request in microseconds; 0 takes the model's default.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub timeout_us: u32,
+    /// Priority, 1 is the highest; 0 takes the model's default.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub priority: u8,
+    /// Core of the load generator; default: the first allowed one without a worker.
+    #[arg(long, value_name = "CORE")]
+    pub generator_core: Option<u16>,
+    /// How long before a send the generator stops sleeping and spins, in microseconds.
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    pub spin_us: u32,
+    /// How long requests are sent before each repeat, not counted, in milliseconds.
+    #[arg(long, value_name = "N", default_value_t = 300)]
+    pub warmup_ms: u32,
+}
+
+/// Arguments of `record`.
+#[derive(Debug, Args)]
+pub struct RecordArgs {
+    /// Where the trace goes when the server ends.
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// The last so many arrivals are kept.
+    #[arg(long, value_name = "N", default_value_t = corelane::limits::ARRIVALS_ENTRIES_DEFAULT as u32,
+        value_parser = clap::value_parser!(u32).range(1..=corelane::limits::ARRIVALS_ENTRIES_MAX as i64))]
+    pub entries: u32,
+    /// The model whose arrivals are written; may be left out where there is one model only.
+    #[arg(long, value_name = "NAME")]
+    pub trace_model: Option<String>,
+    /// How to serve.
+    #[command(flatten)]
+    pub serve: ServeArgs,
+}
+
+/// Arguments of `load`.
+#[derive(Debug, Args)]
+pub struct LoadArgs {
+    /// What to measure.
+    #[command(flatten)]
+    pub target: BenchTargetArgs,
+    /// How arrivals are spread: steady, poisson, bursty[:ON_MS/OFF_MS], heavy-tailed,
+    /// ramp:RATE/RISE_S/HOLD_S,..., replay:FILE. May be repeated: each is a series of its own.
+    /// Default: poisson.
+    #[arg(long, value_name = "PROFILE", conflicts_with_all = ["concurrency", "scenario"])]
+    pub profile: Vec<String>,
+    /// Mean requests per second.
+    #[arg(long, value_name = "N", default_value_t = 100.0)]
+    pub rate: f64,
+    /// Seconds of each repeat.
+    #[arg(long, value_name = "S", default_value_t = 10.0)]
+    pub duration: f64,
+    /// Seed of the schedule.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Rows of each request.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rows: u16,
+    /// Most rows of a request under heavy-tailed; default: as many as the model takes.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub rows_max: Option<u16>,
+    /// Closed loop: so many requests in flight, one series each (1,2,4,8).
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub concurrency: Vec<u16>,
+    /// An MLPerf scenario: SingleStream, MultiStream, Server or Offline.
+    #[arg(long, value_name = "NAME", conflicts_with = "concurrency")]
+    pub scenario: Option<String>,
+    /// Bound of the p99 latency in microseconds; told whether it held.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub bound_us: Option<u64>,
+    /// Repeats of each series.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub repeats: u16,
+    /// Folder for the run; made if it is not there.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// A name for the run: a commit, say.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub label: String,
+    /// A second server, measured in turns with the first: what both see of the machine is then the
+    /// same.
+    #[arg(long, value_name = "ADDRESS", requires = "connect")]
+    pub against: Option<Address>,
+    /// Folder for the second server's run.
+    #[arg(long, value_name = "DIR", requires = "against")]
+    pub against_out: Option<PathBuf>,
+    /// A name for the second server's run.
+    #[arg(long, value_name = "TEXT", default_value = "", requires = "against")]
+    pub against_label: String,
+    /// Print the run as one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `saturate`.
+#[derive(Debug, Args)]
+pub struct SaturateArgs {
+    /// What to measure.
+    #[command(flatten)]
+    pub target: BenchTargetArgs,
+    /// Bound of the latency in microseconds.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub bound_us: u64,
+    /// The percentile that is bound: p50, p90, p95, p99 or p999.
+    #[arg(long, value_name = "NAME", default_value = "p99")]
+    pub percentile: String,
+    /// How arrivals are spread: steady, poisson, bursty[:ON_MS/OFF_MS] or heavy-tailed.
+    #[arg(long, value_name = "PROFILE", default_value = "poisson")]
+    pub profile: String,
+    /// Seconds of each probe.
+    #[arg(long, value_name = "S", default_value_t = 3.0)]
+    pub duration: f64,
+    /// First rate; default: half of what a closed loop reaches.
+    #[arg(long, value_name = "N")]
+    pub from: Option<f64>,
+    /// Seed of the schedules.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Rows of each request.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rows: u16,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `compare`.
+#[derive(Debug, Args)]
+pub struct CompareArgs {
+    /// Folder of the run to compare with.
+    pub base: PathBuf,
+    /// Folder of the new run.
+    pub new: PathBuf,
+    /// Rules that the new run must keep; exit code 1 if it breaks one.
+    #[arg(long, value_name = "FILE")]
+    pub gate: Option<PathBuf>,
+    /// Folder for the report with both runs' figures laid over each other.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `history`.
+#[derive(Debug, Args)]
+pub struct HistoryArgs {
+    /// A directory with folders of runs.
+    pub dir: PathBuf,
+    /// The metric.
+    #[arg(long, value_name = "NAME", default_value = "latency_p99_us")]
+    pub metric: String,
+    /// Folder for the figure.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
 }

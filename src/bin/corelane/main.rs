@@ -2,16 +2,20 @@
 
 mod args;
 mod bench;
+mod bench_target;
 mod board;
+mod compare;
 mod demo;
 mod endpoint;
 mod exit;
 mod infer;
 mod inspect;
 mod link;
+mod load;
 mod logger;
 mod magika;
 mod models;
+mod saturate;
 mod serve;
 mod stats;
 mod supervisor;
@@ -40,11 +44,16 @@ fn main() -> ExitCode {
     let outcome = match &cli.command {
         args::Command::Demo(args) => demo::run(args),
         args::Command::Serve(args) => serve::run(args, cli.log),
+        args::Command::Record(args) => serve::record(args, cli.log),
         args::Command::Infer(args) => infer::run(args),
         args::Command::Inspect(args) => inspect::run(args),
         args::Command::Stats(args) => stats::run(args),
         args::Command::Board(args) => board::run(args),
         args::Command::Bench(command) => bench::run(command),
+        args::Command::Load(args) => load::run(args),
+        args::Command::Saturate(args) => saturate::run(args),
+        args::Command::Compare(args) => compare::run(args),
+        args::Command::History(args) => compare::history(args),
     };
     match outcome {
         Ok(()) => ExitCode::from(Code::Ok as u8),

@@ -1,18 +1,20 @@
 //! `corelane serve`: models behind sockets, until told to stop.
 
-use crate::args::{Mismatch, ServeArgs};
+use crate::args::{Mismatch, RecordArgs, ServeArgs};
 use crate::exit::{Code, Exit, Outcome};
 use crate::supervisor::{Pulse, Supervisor};
 use crate::{endpoint, link, models};
 use corelane::board::Machine;
 use corelane::config::{Config, Listen, ModelEntry, Workers};
+use corelane::lab::schedule::Arrival;
+use corelane::lab::schedule::trace::Trace;
 use corelane::runtime::{
     BoardMismatch, PlannedBoard, Runtime, ServeError, ServedModel, plan_board,
 };
 use corelane::sys::sync::{Arc, AtomicBool, Ordering};
 use corelane::sys::{affinity, clock};
-use corelane::transport::{BindError, Server, ServerOptions, TcpOptions, UnixOptions};
-use corelane::units::CoreId;
+use corelane::transport::{Arrivals, BindError, Server, ServerOptions, TcpOptions, UnixOptions};
+use corelane::units::{CoreId, ModelId, Nanos};
 use log::LevelFilter;
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -23,12 +25,49 @@ use std::time::Duration;
 
 /// Runs the command.
 pub fn run(args: &ServeArgs, log: Option<LevelFilter>) -> Outcome {
+    serve(args, log, None)
+}
+
+/// Runs `record`: serves, and writes the arrivals down in the end.
+pub fn record(args: &RecordArgs, log: Option<LevelFilter>) -> Outcome {
+    // A place that can't be written is found before anything is served.
+    let unwritable = |e: std::io::Error| {
+        Exit::new(Code::Usage, format_args!("the trace {}: {e}", args.out.display()))
+    };
+    std::fs::write(&args.out, "").map_err(unwritable)?;
+    serve(&args.serve, log, Some(args))
+}
+
+/// Writes the arrivals of one model.
+fn write_trace(args: &RecordArgs, model: (ModelId, &str), arrivals: &Arrivals) -> Outcome {
+    let failed = |e: &dyn std::fmt::Display| {
+        Exit::new(Code::Failure, format_args!("the trace {}: {e}", args.out.display()))
+    };
+    let all = arrivals.read();
+    let mine: Vec<_> = all.iter().filter(|a| a.model == model.0).collect();
+    let start = mine.first().map_or(Nanos(0), |a| a.at);
+    let trace = Trace {
+        model: model.1.into(),
+        arrivals: mine
+            .iter()
+            .map(|a| Arrival { at: a.at.since(start), rows: a.rows.0.max(1) })
+            .collect(),
+    };
+    std::fs::write(&args.out, trace.text()).map_err(|e| failed(&e))?;
+    let lost = arrivals.total() - all.len() as u64;
+    log::info!("{} arrivals of {} written; {lost} older ones were lost", mine.len(), model.1);
+    Ok(())
+}
+
+fn serve(args: &ServeArgs, log: Option<LevelFilter>, record: Option<&RecordArgs>) -> Outcome {
     let mut config = match &args.config {
         Some(path) => Config::read(path).map_err(|e| Exit::new(Code::Config, e))?,
         None => from_args(args),
     };
     log::set_max_level(log.unwrap_or(config.log_level));
-    let options = options(&config.listen)?;
+    let mut options = options(&config.listen)?;
+    let arrivals = record.map(|r| Arc::new(Arrivals::new(r.entries as usize)));
+    options.arrivals.clone_from(&arrivals);
     if options.unix.is_none() && options.tcp.is_none() && options.serial.is_empty() {
         let text = "nothing to listen on; give a Unix socket (--unix PATH, or listen.unix), a \
                     TCP address (--tcp ADDR, or listen.tcp) or a serial port (--serial DEVICE:BAUD, \
@@ -43,6 +82,7 @@ pub fn run(args: &ServeArgs, log: Option<LevelFilter>) -> Outcome {
     // Before weights are allocated; the runtime asks again and tells.
     let _ = config.realtime.process.apply_early();
     let mut runtime = build(&config)?;
+    let traced = record.map(|r| traced(&runtime, r)).transpose()?;
     let housekeeping = runtime.housekeeping_cores().map_err(|e| Exit::new(Code::Config, e))?;
     if !housekeeping.is_empty() {
         // This thread, and those it starts from here on, stay off the workers' cores.
@@ -83,7 +123,10 @@ pub fn run(args: &ServeArgs, log: Option<LevelFilter>) -> Outcome {
         }
     });
     supervisor.say("STOPPING=1\nSTATUS=draining");
-    let outcome = drain(&runtime, server, &config);
+    let mut outcome = drain(&runtime, server, &config);
+    if let (Some(record), Some((id, name)), Some(arrivals)) = (record, &traced, &arrivals) {
+        outcome = outcome.and(write_trace(record, (*id, name), arrivals));
+    }
     if outcome.is_err() {
         // The time is up; dropping the runtime would wait again.
         std::mem::forget(runtime);
@@ -103,6 +146,24 @@ fn plan(config: &mut Config) -> Result<Option<PlannedBoard>, Exit> {
     config.workers = Workers::Cores(planned.got_workers.clone());
     config.io_core = planned.got_io;
     Ok(Some(planned))
+}
+
+/// The model whose arrivals are to be written.
+fn traced(runtime: &Runtime, args: &RecordArgs) -> Result<(ModelId, String), Exit> {
+    let shared = runtime.shared();
+    let names: Vec<&str> = shared.models.iter().map(|m| m.setup.name.as_str()).collect();
+    let found = match (&args.trace_model, names.as_slice()) {
+        (Some(wanted), _) => names.iter().position(|n| n == wanted),
+        (None, [_]) => Some(0),
+        (None, _) => None,
+    };
+    match found {
+        Some(at) => Ok((ModelId(at as u16), names[at].to_string())),
+        None => {
+            let text = format!("choose a model (--trace-model): there are {}", names.join(", "));
+            Err(Exit::new(Code::Usage, text))
+        }
+    }
 }
 
 /// The last line on standard output.
@@ -230,7 +291,7 @@ fn from_args(args: &ServeArgs) -> Config {
 }
 
 /// A runtime as configured, with every model loaded, warm and verified.
-fn build(config: &Config) -> Result<Runtime, Exit> {
+pub fn build(config: &Config) -> Result<Runtime, Exit> {
     let mut builder = Runtime::builder().idle(config.idle).realtime(config.realtime);
     builder = match &config.workers {
         Workers::AllButFirst => builder,

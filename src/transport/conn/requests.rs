@@ -4,6 +4,7 @@ use super::{Conn, Core, Incoming, Phase};
 use crate::limits::{AUTH_NONCE_BYTES, TIMEOUT_US_MAX};
 use crate::queue::{Failure, Lease, Notify, Refusal, Submit};
 use crate::sys::sync::Ordering;
+use crate::transport::arrivals::Arrived;
 use crate::transport::table::Held;
 use crate::units::{Micros, ModelId, Priority, RequestId, Rows};
 use crate::wire::{self, ErrorCode, HealthKind, Reply, Request, ServerLimits};
@@ -184,6 +185,9 @@ impl Conn {
             let ab = (model.0 as u64, models as u64);
             return self.error(core, who, ErrorCode::UnknownModel, ab, text);
         };
+        if let Some(arrivals) = &core.arrivals {
+            arrivals.note(Arrived { at: core.now, model, rows });
+        }
         if timeout.0 > TIMEOUT_US_MAX {
             let refusal = Refusal::TimeoutTooLong { given_us: timeout.0, max_us: TIMEOUT_US_MAX };
             return self.refusal(core, id, refusal);

@@ -1,0 +1,160 @@
+//! `corelane compare` and `corelane history`: runs side by side.
+
+use crate::args::{CompareArgs, HistoryArgs};
+use crate::exit::{Code, Exit, Outcome};
+use crate::tensors;
+use corelane::lab::compare::{Comparison, Gate, compare};
+use corelane::lab::history::History;
+use corelane::lab::run::{Run, figures, folder, report};
+use serde_json::json;
+use std::path::Path;
+
+fn read(path: &Path) -> Result<Run, Exit> {
+    folder::read(path).map_err(|e| Exit::new(Code::Usage, e))
+}
+
+/// Runs the command.
+pub fn run(args: &CompareArgs) -> Outcome {
+    let gate = match &args.gate {
+        None => None,
+        Some(path) => {
+            let name = path.display().to_string();
+            let text = std::fs::read_to_string(path)
+                .map_err(|e| Exit::new(Code::Usage, format_args!("the gate {name}: {e}")))?;
+            Some(Gate::parse(&name, &text).map_err(|e| Exit::new(Code::Config, e))?)
+        }
+    };
+    let (base, new) = (read(&args.base)?, read(&args.new)?);
+    let comparison = compare(&base, &new).map_err(|e| Exit::new(Code::Usage, e))?;
+    let broken = gate.map(|g| g.broken(&comparison)).unwrap_or_default();
+    if args.json {
+        let told = json!({
+            "schema": 1, "headline": comparison.headline(), "comparison": comparison, "broken": broken,
+        });
+        println!("{told}");
+    } else {
+        print!("{}", table(&comparison));
+        for rule in &broken {
+            println!("BROKEN: {rule}");
+        }
+        println!("{}", comparison.headline());
+    }
+    if let Some(dir) = &args.out {
+        write(dir, args, &comparison, &broken)?;
+    }
+    if broken.is_empty() {
+        return Ok(());
+    }
+    Err(Exit::new(Code::Failure, format_args!("the gate is broken: {}", broken.join("; "))))
+}
+
+fn table(comparison: &Comparison) -> String {
+    use std::fmt::Write;
+    let mut out = format!("{} against {}\n", comparison.new, comparison.base);
+    for note in &comparison.notes {
+        let _ = writeln!(out, "note: {note}");
+    }
+    let mut series = "";
+    for c in &comparison.changes {
+        if c.series != series {
+            series = &c.series;
+            let _ = writeln!(
+                out,
+                "{series}\n  {:<24} {:>12} {:>12} {:>9} {:>6}  verdict",
+                "metric", "base", "new", "change", "p"
+            );
+        }
+        let value = |v: f64| match c.metric.ends_with("_us") {
+            true => tensors::span((v * 1e3) as u64),
+            false => format!("{v:.2}"),
+        };
+        let _ = writeln!(
+            out,
+            "  {:<24} {:>12} {:>12} {:>+8.1}% {:>6.3}  {}{}",
+            c.metric,
+            value(c.base.median),
+            value(c.new.median),
+            c.percent,
+            c.p_value,
+            c.verdict.name(),
+            if c.judged { "" } else { " (told, not judged)" }
+        );
+    }
+    out
+}
+
+fn write(dir: &Path, args: &CompareArgs, comparison: &Comparison, broken: &[String]) -> Outcome {
+    let failed = |e: &dyn std::fmt::Display| Exit::new(Code::Failure, e);
+    std::fs::create_dir_all(dir).map_err(|e| failed(&format_args!("{}: {e}", dir.display())))?;
+    let folder_of = |path: &Path| match path.is_dir() {
+        true => path.to_path_buf(),
+        false => path.parent().unwrap_or(Path::new(".")).to_path_buf(),
+    };
+    let (base, new) = (folder_of(&args.base), folder_of(&args.new));
+    let mut overlaid = Vec::new();
+    for series in comparison.changes.iter().map(|c| c.series.as_str()) {
+        if overlaid.iter().any(|f: &figures::Figure| f.series == series) {
+            continue;
+        }
+        overlaid.extend(figures::overlaid(
+            series,
+            (&comparison.base, &base),
+            (&comparison.new, &new),
+        ));
+    }
+    for figure in &overlaid {
+        let text = figure.plotly.to_string();
+        folder::write(dir, &figure.file(), &text).map_err(|e| failed(&e))?;
+    }
+    let mut told = serde_json::to_value(comparison).map_err(|e| failed(&e))?;
+    told["headline"] = json!(comparison.headline());
+    told["broken"] = json!(broken);
+    let figures: Vec<_> = overlaid
+        .iter()
+        .map(|f| json!({"series": f.series, "name": f.name, "says": f.says, "plotly": f.plotly}))
+        .collect();
+    let data = json!({"comparison": told, "figures": figures});
+    let title = format!("{} against {}", comparison.new, comparison.base);
+    folder::write(dir, "comparison.json", &told.to_string()).map_err(|e| failed(&e))?;
+    folder::write(dir, "report.html", &report::document(&title, &data)).map_err(|e| failed(&e))
+}
+
+/// Runs `history`.
+pub fn history(args: &HistoryArgs) -> Outcome {
+    let history = History::read(&args.dir).map_err(|e| Exit::new(Code::Usage, e))?;
+    let metric = args.metric.as_str();
+    let rows = history.of(metric);
+    if rows.is_empty() {
+        let text = format!(
+            "no run in {} has the metric {metric:?}; there are {}",
+            args.dir.display(),
+            history.metrics().join(", ")
+        );
+        return Err(Exit::new(Code::Usage, text));
+    }
+    for row in &rows {
+        println!(
+            "{:<24} {:<16} {:>14.3}  ({:.3} to {:.3} over {} repeats){}",
+            row.label,
+            row.series,
+            row.spread.median,
+            row.spread.min,
+            row.spread.max,
+            row.spread.repeats,
+            if row.valid { "" } else { "  INVALID" }
+        );
+    }
+    if let Some(dir) = &args.out {
+        let failed = |e: &dyn std::fmt::Display| Exit::new(Code::Failure, e);
+        std::fs::create_dir_all(dir)
+            .map_err(|e| failed(&format_args!("{}: {e}", dir.display())))?;
+        let figure = history.figure(metric);
+        folder::write(dir, &figure.file(), &figure.plotly.to_string()).map_err(|e| failed(&e))?;
+        let told = json!({"series": "", "name": figure.name, "says": figure.says, "plotly": figure.plotly});
+        let title = format!("{metric} over {} runs", history.runs());
+        let data = json!({"history": {"title": title}, "figures": [told]});
+        folder::write(dir, "report.html", &report::document(&title, &data))
+            .map_err(|e| failed(&e))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! The way to a model in this process.
+
+use super::{Broken, End, Ends, Payloads, Port};
+use crate::queue::{Failure, Refusal};
+use crate::runtime::{InferError, ModelHandle, Pending};
+use crate::sys::clock;
+use crate::sys::sync::{Arc, spin_turn};
+use crate::units::{Micros, Nanos, Priority};
+use crate::wire::ErrorCode;
+
+/// A model in this process. It never sleeps, since it waits for many answers at once: give its
+/// thread a core of its own.
+pub struct LocalPort {
+    model: ModelHandle,
+    payloads: Arc<Payloads>,
+    timeout: Micros,
+    priority: Priority,
+    pending: Vec<(u32, Pending)>,
+    /// Ends that were known at submission.
+    refused: Vec<(u32, End, Nanos)>,
+    in_flight_max: usize,
+}
+
+impl LocalPort {
+    /// A way that holds at most `in_flight_max` requests in flight.
+    pub fn new(
+        model: ModelHandle,
+        payloads: Arc<Payloads>,
+        timeout: Micros,
+        priority: Priority,
+        in_flight_max: usize,
+    ) -> LocalPort {
+        LocalPort {
+            model,
+            payloads,
+            timeout,
+            priority,
+            pending: Vec::with_capacity(in_flight_max),
+            refused: Vec::with_capacity(in_flight_max),
+            in_flight_max,
+        }
+    }
+}
+
+/// The protocol's code of an error in process, so that runs of both kinds count alike.
+fn code(error: &InferError) -> ErrorCode {
+    match error {
+        InferError::UnknownModel { .. } => ErrorCode::UnknownModel,
+        InferError::WrongLength { .. } => ErrorCode::WrongPayloadLength,
+        InferError::Refused(Refusal::QueueFull { .. }) => ErrorCode::QueueFull,
+        InferError::Refused(Refusal::DeadlineUnmeetable { .. }) => ErrorCode::DeadlineUnmeetable,
+        InferError::Refused(Refusal::WrongRows { .. }) => ErrorCode::WrongRows,
+        InferError::Refused(Refusal::BadPriority { .. }) => ErrorCode::BadPriority,
+        InferError::Refused(Refusal::TimeoutTooLong { .. }) => ErrorCode::BadDeadline,
+        InferError::Refused(Refusal::ShuttingDown) => ErrorCode::ShuttingDown,
+        InferError::Failed(Failure::DeadlineExpired) => ErrorCode::DeadlineExpired,
+        InferError::Failed(Failure::Cancelled) => ErrorCode::Cancelled,
+        InferError::Failed(Failure::ModelFailed) => ErrorCode::ModelFailed,
+        InferError::Failed(Failure::ModelPanicked) => ErrorCode::ModelPanicked,
+        InferError::Failed(Failure::ShuttingDown) => ErrorCode::ShuttingDown,
+        _ => ErrorCode::Internal,
+    }
+}
+
+fn failed(error: &InferError) -> End {
+    End::Failed(code(error).number())
+}
+
+impl Port for LocalPort {
+    fn now(&self) -> Nanos {
+        clock::now()
+    }
+
+    fn send(&mut self, index: u32, rows: u16) -> Result<bool, Broken> {
+        if self.in_flight() >= self.in_flight_max {
+            return Ok(false);
+        }
+        let payload = self.payloads.get(index, rows);
+        let submitted = self.model.request(usize::from(rows)).and_then(|mut request| {
+            let (spans, _) = self.model.signature().input_layout(usize::from(rows));
+            for (i, span) in spans.iter().enumerate() {
+                let from = payload.get(span.offset..span.offset + span.len).unwrap_or_default();
+                request.input_bytes_mut(i)?.copy_from_slice(from);
+            }
+            request.timeout(self.timeout).priority(self.priority).submit()
+        });
+        match submitted {
+            Ok(pending) => self.pending.push((index, pending)),
+            Err(error) => self.refused.push((index, failed(&error), clock::now())),
+        }
+        Ok(true)
+    }
+
+    fn turn(&mut self, ends: &mut Ends<'_>) -> Result<(), Broken> {
+        for (index, end, at) in self.refused.drain(..) {
+            ends.note(index, at, end, None);
+        }
+        let mut n = 0;
+        while n < self.pending.len() {
+            let (index, pending) = &mut self.pending[n];
+            match pending.poll() {
+                None => n += 1,
+                Some(Ok(answer)) => {
+                    let at = clock::now();
+                    ends.note(*index, at, End::Answered, Some(*answer.receipt()));
+                    drop(answer);
+                    self.pending.swap_remove(n);
+                }
+                Some(Err(error)) => {
+                    ends.note(*index, clock::now(), failed(&error), None);
+                    self.pending.swap_remove(n);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, _: Nanos) {
+        // A worker may share this core where there is only one.
+        std::thread::yield_now();
+        spin_turn();
+    }
+
+    fn in_flight(&self) -> usize {
+        self.pending.len() + self.refused.len()
+    }
+}
