@@ -138,8 +138,10 @@ const UNSAFE_ROOMS: &[&str] = &[
 
 /// Where the raw atomics may be named.
 ///
-/// The allocators live in statics, and loom's atomics can't be made in a constant.
-const ATOMIC_ROOMS: &[&str] = &["src/sys/sync.rs", "src/sys/alloc.rs", "src/sys/pool.rs"];
+/// The allocators, and settings of the process, live in statics, and loom's atomics can't be made in a
+/// constant.
+const ATOMIC_ROOMS: &[&str] =
+    &["src/sys/sync.rs", "src/sys/alloc.rs", "src/sys/pool.rs", "src/sys/region.rs"];
 
 /// Rooms whose threads serve requests.
 const HOT: &[&str] = &["src/worker/", "src/queue/", "src/batch/", "src/transport/", "src/sys/"];

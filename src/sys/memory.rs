@@ -1,13 +1,20 @@
 //! Buffers that are sized once.
 
 use crate::limits::BUFFER_ALIGN_BYTES;
+use crate::sys::region::Region;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
+
+/// Blocks from this length on are mapped: the system hands their pages over all at once, which takes half
+/// the time of faulting them in one by one.
+const MAPPED_BYTES_MIN: usize = 1024 * 1024;
 
 /// A zeroed block of bytes, aligned to [`BUFFER_ALIGN_BYTES`], that never grows.
 pub struct AlignedBytes {
     start: NonNull<u8>,
     len: usize,
+    /// What keeps it, where it is not the heap.
+    region: Option<Region>,
 }
 
 // SAFETY: the block is owned, plain bytes; nothing in it is tied to a thread.
@@ -22,10 +29,14 @@ impl AlignedBytes {
     /// If `len` is over `isize::MAX` less the alignment.
     pub fn zeroed(len: usize) -> Self {
         let layout = Self::layout(len);
+        if len >= MAPPED_BYTES_MIN {
+            let Ok(region) = Region::resident(len) else { handle_alloc_error(layout) };
+            return AlignedBytes { start: region.start(), len, region: Some(region) };
+        }
         // SAFETY: the layout's size is at least one alignment unit, never zero.
         let start = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        let block = AlignedBytes { start, len };
+        let block = AlignedBytes { start, len, region: None };
         for offset in (0..len).step_by(4096) {
             // SAFETY: offset < len, inside the block. Volatile, so that the write is not elided and
             // the page becomes resident.
@@ -69,7 +80,10 @@ impl AlignedBytes {
 
 impl Drop for AlignedBytes {
     fn drop(&mut self) {
-        // SAFETY: allocated in `zeroed` with this very layout, freed once.
+        if self.region.is_some() {
+            return;
+        }
+        // SAFETY: allocated in `zeroed` with this very layout, freed once; no region keeps it.
         unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len)) };
     }
 }
@@ -78,6 +92,62 @@ impl std::fmt::Debug for AlignedBytes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "AlignedBytes({} bytes)", self.len)
     }
+}
+
+/// Zeroed bytes of which each page is memory only once it is used: for buffers that are sized for the worst
+/// case, of which few are in use at a time. The first use of a page faults it in, once; it calls no
+/// allocator. The default is no bytes, and asks the system for nothing.
+#[derive(Debug, Default)]
+pub struct LazyBytes(Option<Region>);
+
+impl LazyBytes {
+    /// `len` bytes. Where the system has no address space, the process ends as it does without memory.
+    pub fn new(len: usize) -> Self {
+        LazyBytes(Some(Region::untouched(len).unwrap_or_else(|_| {
+            handle_alloc_error(Layout::array::<u8>(len).unwrap_or(Layout::new::<u8>()))
+        })))
+    }
+}
+
+impl std::ops::Deref for LazyBytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.0.as_ref().map_or(&[], Region::as_slice)
+    }
+}
+
+impl std::ops::DerefMut for LazyBytes {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // An anonymous region is always writable.
+        self.0.as_mut().and_then(Region::as_mut_slice).unwrap_or_default()
+    }
+}
+
+/// The system's number of the calling thread.
+pub fn this_thread() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
+}
+
+/// Page faults of a thread of this process so far, minor and major; `None` where the system does not say.
+pub fn page_faults(thread: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
+    faults_of(&stat)
+}
+
+/// Fields 10 and 12 of a `stat` file; the name in field 2 may hold anything.
+fn faults_of(stat: &str) -> Option<u64> {
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let minor: u64 = fields.nth(7)?.parse().ok()?;
+    let major: u64 = fields.nth(1)?.parse().ok()?;
+    Some(minor + major)
+}
+
+/// Bytes of this process that are in memory; `None` where the system does not say.
+pub fn resident_bytes() -> Option<usize> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+    let kib: usize = line.split_whitespace().nth(1)?.parse().ok()?;
+    kib.checked_mul(1024)
 }
 
 /// Views bytes as elements of a plain type. `None` if the address or the length does not fit.
@@ -114,3 +184,6 @@ macro_rules! element {
 }
 element!(f32 => F32, f64 => F64, i8 => I8, u8 => U8, i16 => I16, u16 => U16, i32 => I32,
          u32 => U32, i64 => I64, u64 => U64);
+
+#[cfg(test)]
+mod tests;

@@ -17,4 +17,6 @@ pub mod pool;
 #[cfg(feature = "std")]
 pub mod realtime;
 #[cfg(feature = "std")]
+pub mod region;
+#[cfg(feature = "std")]
 pub mod terminal;

@@ -16,6 +16,7 @@ use crate::limits::{
     PAYLOAD_BYTES_PER_MS_MIN,
 };
 use crate::queue::{Done, Failure, Lease, Submit};
+use crate::sys::memory::LazyBytes;
 use crate::sys::sync::Arc;
 use crate::units::{Nanos, RequestId};
 use crate::wire::{ErrorCode, FrameError, Key, MessageError, Reply, Request, parse_head};
@@ -103,7 +104,7 @@ pub(super) struct Conn {
     wants_key: bool,
     /// The slowest payload that is not called half sent, in nanoseconds a byte.
     byte_ns_max: u64,
-    buffer: Box<[u8]>,
+    buffer: LazyBytes,
     start: usize,
     end: usize,
     incoming: Incoming,
@@ -140,7 +141,7 @@ impl Conn {
             phase: Phase::Hello,
             wants_key: false,
             byte_ns_max: BYTE_NS_MAX,
-            buffer: vec![0; CONNECTION_READ_BYTES].into_boxed_slice(),
+            buffer: LazyBytes::new(CONNECTION_READ_BYTES),
             start: 0,
             end: 0,
             incoming: Incoming::Head,

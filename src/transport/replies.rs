@@ -4,6 +4,7 @@ use super::link::Link;
 use super::{TransportCounters, bump};
 use crate::limits::{CONNECTION_REPLY_BYTES_MAX, FRAME_BODY_BYTES_MAX};
 use crate::queue::Done;
+use crate::sys::memory::LazyBytes;
 use crate::wire::{HEAD_BYTES_MAX, Reply, encode_head};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -37,7 +38,7 @@ impl Ending {
 /// ending that is half sent goes first, then all replies, then the other endings.
 #[derive(Debug)]
 pub(super) struct Replies {
-    bytes: Box<[u8]>,
+    bytes: LazyBytes,
     start: usize,
     end: usize,
     endings: VecDeque<Ending>,
@@ -60,7 +61,7 @@ pub(super) enum Flushed {
 impl Replies {
     pub fn new(in_flight_max: usize) -> Self {
         Replies {
-            bytes: vec![0; CONNECTION_REPLY_BYTES_MAX].into_boxed_slice(),
+            bytes: LazyBytes::new(CONNECTION_REPLY_BYTES_MAX),
             start: 0,
             end: 0,
             endings: VecDeque::with_capacity(in_flight_max + 1),
