@@ -162,6 +162,10 @@ pub struct WorkerStats {
     pub parks: AtomicU64,
     /// Engine instances rebuilt after a panic.
     pub rebuilds: AtomicU64,
+    /// The system's number of its thread; 0 until it is ready.
+    pub thread: AtomicU64,
+    /// Its page faults until it was ready.
+    pub faults_at_ready: AtomicU64,
 }
 
 /// What a worker does at an instant.

@@ -12,12 +12,14 @@
 //! | `fake` | a fixed compute time, for tests and overhead figures | yes |
 
 pub mod fake;
+pub mod image;
 pub mod kernels;
 pub mod plan;
 pub mod tract;
 
 use crate::limits::{BATCH_ROWS_MAX, BATCH_SIZES_MAX};
 use crate::model::signature::Signature;
+pub use crate::sys::region::{Options as MemoryOptions, Wish};
 use std::fmt;
 
 /// Which implementation runs a model.
@@ -62,6 +64,17 @@ pub trait Engine: Send + Sync {
     fn steps(&self, plan: PlanIndex) -> Vec<StepInfo> {
         let _ = plan;
         Vec::new()
+    }
+    /// Times the steps of `plan` over `runs` runs on zeros; `None` where the engine has no steps.
+    ///
+    /// # Errors
+    /// As [`instance`](Self::instance), and `Internal` where a run fails.
+    fn profile(&self, _plan: PlanIndex, _runs: usize) -> Result<Option<Profile>, EngineError> {
+        Ok(None)
+    }
+    /// The compiled program, to be kept in a cache; why it can't be.
+    fn image(&self) -> Result<image::Image, String> {
+        Err(format!("engine {} compiles nothing that could be kept", self.kind().name()))
     }
     /// Makes the mutable half, with every buffer allocated. Called on the worker's own thread,
     /// after pinning, so that memory is local and kernels fit the core.
@@ -155,14 +168,35 @@ pub struct Description {
     pub operators: Vec<OperatorUse>,
     /// Memory per batch size.
     pub memory: Vec<PlanMemory>,
+    /// Bytes of intermediates of one instance, for all batch sizes, if the engine knows.
+    pub instance_arena_bytes: Option<usize>,
+    /// Bytes of staging areas of one instance, for all batch sizes.
+    pub instance_staging_bytes: usize,
     /// Bytes of weights as the engine keeps them, shared by all workers and batch sizes.
     pub weight_bytes: usize,
     /// Whether an instance never calls the system allocator once warm.
     pub allocation_free: bool,
     /// Instruction set of the kernels, where the engine chooses one.
     pub isa: Option<String>,
+    /// In which precision weights come, are kept, and are computed with.
+    pub precision: Vec<String>,
     /// The steps of a plan, one line each (engine `plan`).
     pub steps: Vec<String>,
+}
+
+/// How long the steps of a plan take.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Profile {
+    /// Rows of the plan.
+    pub batch_size: usize,
+    /// Runs that were timed.
+    pub runs: usize,
+    /// Each step's kernel and node.
+    pub steps: Vec<String>,
+    /// Median of each step's time in nanoseconds, all its turns together.
+    pub step_ns: Vec<u64>,
+    /// The part of these times that is spent in operators without a kernel, in percent.
+    pub fallback_percent: u64,
 }
 
 /// What went wrong while a model was being loaded.

@@ -4,7 +4,7 @@ use crate::limits::{TENSOR_ALIGN_BYTES, TENSORS_MAX};
 use crate::units::DType;
 
 /// One input or output of a model.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct TensorSpec {
     /// The name in the ONNX graph.
     pub name: String,
@@ -30,7 +30,7 @@ impl TensorSpec {
 /// A payload, and a slot's buffer, holds the tensors in this order; each is `rows` contiguous rows
 /// of little-endian elements, and begins at the next multiple of
 /// [`TENSOR_ALIGN_BYTES`] (gap bytes are zero).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Signature {
     /// Inputs, without those that the manifest binds to a constant.
     pub inputs: Vec<TensorSpec>,

@@ -4,7 +4,7 @@ use super::Shared;
 use crate::metrics::{Histogram, LaneStats, Summary, WorkerPhase, summarise};
 use crate::queue::Failure;
 use crate::sys::sync::Ordering;
-use crate::sys::{alloc, clock};
+use crate::sys::{alloc, clock, memory};
 use crate::units::CloseReason;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -83,6 +83,8 @@ pub struct WorkerState {
     pub parks: u64,
     /// Engine instances rebuilt after a panic.
     pub rebuilds: u64,
+    /// Page faults of its thread since it was ready; `None` where the system does not count them.
+    pub page_faults: Option<u64>,
 }
 
 /// The process that serves.
@@ -211,6 +213,8 @@ pub(super) fn snapshot(shared: &Shared) -> StatsSnapshot {
             spin_ns: s.spin_ns.load(Ordering::Relaxed),
             parks: s.parks.load(Ordering::Relaxed),
             rebuilds: s.rebuilds.load(Ordering::Relaxed),
+            page_faults: memory::page_faults(s.thread.load(Ordering::Relaxed) as u32)
+                .map(|now| now.saturating_sub(s.faults_at_ready.load(Ordering::Relaxed))),
         })
         .collect();
     let extra = shared.extra.lock().unwrap_or_else(|e| e.into_inner());

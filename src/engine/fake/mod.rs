@@ -109,9 +109,14 @@ impl Engine for FakeEngine {
                     staging_bytes: tensors().map(|t| t.row_bytes() * rows).sum(),
                 })
                 .collect(),
+            instance_arena_bytes: Some(0),
+            instance_staging_bytes: (self.batch_sizes.iter())
+                .map(|&rows| tensors().map(|t| t.row_bytes() * rows).sum::<usize>())
+                .sum(),
             weight_bytes: 0,
             allocation_free: true,
             isa: None,
+            precision: vec![],
             steps: vec![],
         }
     }

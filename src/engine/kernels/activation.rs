@@ -3,11 +3,12 @@
 use super::isa::{Checked, Op};
 use super::math;
 use super::simd::Simd;
+use serde::{Deserialize, Serialize};
 
 /// A function that a kernel applies to each of its results.
 ///
 /// NaN stays NaN under every one of them.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub enum Activation {
     /// The identity.
     #[default]

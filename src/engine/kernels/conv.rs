@@ -7,10 +7,11 @@ use super::gemm::{self, B, Dest, Panels, Tile, split, tile_rows};
 use super::isa::Checked;
 use super::winograd::{self, Kind};
 use super::{Isa, Kernels};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Geometry of a convolution, per image. Lengths are in elements, pads in pixels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConvParams {
     /// Height of an input image; 1 for a one-dimensional convolution.
     pub height: usize,
@@ -123,7 +124,7 @@ impl ConvParams {
 }
 
 /// How a convolution is computed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ConvAlgorithm {
     /// A matrix product over pixels (1x1, stride 1).
     Pointwise,
@@ -190,7 +191,7 @@ impl fmt::Display for KernelError {
 
 impl std::error::Error for KernelError {}
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 enum Weights {
     /// One matrix a group, and zeros for taps that fall outside.
     Panels { groups: Vec<Panels>, zeros: AlignedBuf },
@@ -204,7 +205,7 @@ enum Weights {
 ///
 /// The batch is given at run time, so that plans of several batch sizes share one. The order of
 /// summation does not depend on the batch.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Conv2d {
     params: ConvParams,
     isa: Isa,

@@ -6,6 +6,7 @@ use super::conv::ConvParams;
 use super::gemm::split;
 use super::isa::Op;
 use super::simd::Simd;
+use serde::{Deserialize, Serialize};
 
 /// Pointers of the table of one tile: taps by columns.
 const TABLE: usize = 512;
@@ -15,7 +16,7 @@ const GENERAL: usize = 4;
 pub(super) const TAPS_MAX: usize = TABLE / GENERAL;
 
 /// Weights as `[tap][channels padded]`, and a bias.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Weights {
     taps: AlignedBuf,
     bias: AlignedBuf,

@@ -4,6 +4,7 @@ use super::activation::{Activation, apply};
 use super::isa::Op;
 use super::simd::Simd;
 use super::{Kernels, math};
+use serde::{Deserialize, Serialize};
 
 /// A function of one element. NaN stays NaN.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -108,7 +109,7 @@ pub fn unary_inplace(kernels: &Kernels, op: Unary, x: &mut [f32]) {
 }
 
 /// A function of two elements. NaN in either gives NaN.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Binary {
     /// `a + b`
     Add,
@@ -130,7 +131,7 @@ pub enum Binary {
 
 /// How the second operand of a [`Binary`] is repeated over a first one of shape `dims`: along each axis it
 /// either has the axis's length, or 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Broadcast {
     /// Shape of the first operand and of the result; merge axes that are broadcast alike. A long last
     /// axis is fastest.

@@ -10,6 +10,7 @@ use super::activation::{Activation, Fused, apply, apply_fused};
 use super::aligned::AlignedBuf;
 use super::isa::{Checked, Isa, Op};
 use super::simd::Simd;
+use serde::{Deserialize, Serialize};
 
 /// Most rows of a register tile, over all instruction sets.
 pub(super) const MR_MAX: usize = 6;
@@ -34,7 +35,7 @@ pub(super) fn tile_rows(isa: Isa) -> usize {
 }
 
 /// A `k` x `n` matrix in panels, with a bias per column (zero where none was given).
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Panels {
     pub(super) data: AlignedBuf,
     pub(super) bias: AlignedBuf,

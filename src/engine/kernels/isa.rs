@@ -1,12 +1,13 @@
 //! Which vector instructions the kernels use, and the one place where that is checked.
 
 use super::simd::{Portable, Simd};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// A vector instruction set that the kernels are compiled for.
 ///
 /// A value is only a name; [`Kernels::new`](super::Kernels::new) checks that this processor has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Isa {
     /// Plain Rust, for any processor.
     Portable,

@@ -3,12 +3,13 @@
 use super::activation::Activation;
 use super::gemm::{self, B, Dest, Panels, check_rows, panel_columns};
 use super::{Isa, Kernels};
+use serde::{Deserialize, Serialize};
 
 /// A constant `k` x `n` matrix, packed, with an optional bias per column.
 ///
 /// `run` computes `C = act(A * B + bias + residual)`. The sum over `k` is in order for each element, so
 /// a row's bits don't depend on how many rows are computed at once.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PackedMatMul {
     isa: Isa,
     panels: Panels,
@@ -88,7 +89,7 @@ impl PackedMatMul {
 ///
 /// Matrices are read in place by stride, so the heads of an attention layer need no transposition: head
 /// `h` of queries `[tokens, heads * depth]` is `a[h * depth..]` with `lda = heads * depth`.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct MatMulParams {
     /// Rows of A and C.
     pub m: usize,

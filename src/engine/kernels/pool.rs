@@ -3,9 +3,10 @@
 use super::Kernels;
 use super::isa::Op;
 use super::simd::Simd;
+use serde::{Deserialize, Serialize};
 
 /// What a window becomes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PoolKind {
     /// The greatest of the window; pads don't count. NaN in the window makes it NaN. A window with no pixel
     /// inside the image gives negative infinity.
@@ -18,7 +19,7 @@ pub enum PoolKind {
 }
 
 /// Geometry of a pooling, per image.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolParams {
     /// What a window becomes.
     pub kind: PoolKind,

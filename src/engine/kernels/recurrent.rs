@@ -9,6 +9,7 @@ use super::isa::Op;
 use super::math;
 use super::simd::Simd;
 use super::{Activation, Isa};
+use serde::{Deserialize, Serialize};
 
 /// Where a sequence lies: element `i` of step `t` of row `b` at `t * step + b * row + i`, for input and
 /// output each. So both step-first and batch-first tensors are read and written in place.
@@ -53,7 +54,7 @@ impl Sequence {
 }
 
 /// Weights of one direction, whatever the cell.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 struct Cell {
     isa: Isa,
     input: usize,
@@ -122,7 +123,7 @@ fn emit(s: &Sequence, t: usize, hidden: usize, h: &[f32], y: &mut Option<&mut [f
 }
 
 /// An LSTM direction: ONNX gate order (input, output, forget, cell), no peepholes, no clipping.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Lstm(Cell);
 
 /// `c = f c + i g`, `h = o tanh c`, for one row.
@@ -254,7 +255,7 @@ impl Lstm {
 }
 
 /// A GRU direction: ONNX gate order (update, reset, hidden), no clipping.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Gru {
     cell: Cell,
     /// Recurrent weights of the hidden gate alone, where the reset comes before the product.

@@ -15,6 +15,7 @@ use super::isa::{Checked, Isa, Op};
 use super::simd::Simd;
 use core::mem::MaybeUninit;
 use points::{F23, F43, F45, N, Points};
+use serde::{Deserialize, Serialize};
 
 mod points;
 
@@ -22,7 +23,7 @@ mod points;
 const BLOCK_FLOATS: usize = 512 * 1024;
 
 /// Which points, and whether in both directions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Kind {
     /// 2x2 outputs of a 3x3 kernel.
     Square2,
@@ -98,7 +99,7 @@ impl Kind {
 }
 
 /// Transformed weights: a matrix for each point.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Weights {
     kind: Kind,
     points: Vec<Panels>,

@@ -1,18 +1,16 @@
 //! Running a plan: the mutable half of the engine.
 
-use super::graph::{Fallback, ReduceKind, Unary};
-use super::lower::Shared;
-use super::ops;
+use super::graph::{ReduceKind, Unary};
 use super::step::{Kernel, Operand, Plan, SOURCES_MAX, Space, Step};
+use super::{fallback, ops};
 use crate::engine::kernels::{self, AlignedBuf, Kernels, cast};
-use crate::engine::{Instance, PlanIndex, RunError};
-use crate::limits::TENSORS_MAX;
+use crate::engine::{EngineError, EngineErrorKind, Instance, PlanIndex, RunError};
+use crate::limits::{TENSORS_MAX, WORKERS_MAX};
 use crate::sys::clock;
 use crate::sys::pool::Pool;
 use crate::units::DType;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use tract_onnx::prelude::{IntoTValue, TValue, TVec, Tensor};
 
 /// Address space of an instance's private heap; only what its fallback steps use is ever touched.
 const HEAP_BYTES: usize = 1 << 30;
@@ -21,10 +19,33 @@ const HEAP_BYTES: usize = 1 << 30;
 pub struct Program {
     /// One for each batch size, ascending.
     pub plans: Vec<Plan>,
-    /// Packed weights and the instruction set.
-    pub shared: Shared,
+    /// The instruction set.
+    pub kernels: Kernels,
+    /// Bytes of packed weights.
+    pub weight_bytes: usize,
+    /// In which precision weights come, and what becomes of them.
+    pub precision: Vec<String>,
     /// Bytes of one row of each input and output.
     pub row_bytes: (Vec<usize>, Vec<usize>),
+}
+
+impl Program {
+    /// Words of each input's and each output's staging area, which all batch sizes share.
+    fn staging_words(&self) -> (Vec<usize>, Vec<usize>) {
+        let most = |count: usize, of: fn(&Plan) -> &[usize]| -> Vec<usize> {
+            (0..count).map(|i| self.plans.iter().map(|p| of(p)[i]).max().unwrap_or(0)).collect()
+        };
+        (
+            most(self.row_bytes.0.len(), |p| &p.input_words),
+            most(self.row_bytes.1.len(), |p| &p.output_words),
+        )
+    }
+
+    /// Bytes of an instance's staging areas.
+    pub fn staging_bytes(&self) -> usize {
+        let (inputs, outputs) = self.staging_words();
+        inputs.iter().chain(&outputs).sum::<usize>() * size_of::<f32>()
+    }
 }
 
 /// One worker's buffers. All batch sizes share them, since only one runs at a time: an arena and
@@ -39,20 +60,29 @@ pub struct PlanInstance {
 }
 
 impl PlanInstance {
-    /// Allocates and touches all buffers. `None` if a private heap is needed and there can be no more.
-    pub fn new(program: Arc<Program>) -> Option<PlanInstance> {
-        let most = |count: usize, of: fn(&Plan, usize) -> usize| -> Vec<AlignedBuf> {
-            (0..count)
-                .map(|i| program.plans.iter().map(|p| of(p, i)).max().unwrap_or(0))
-                .map(AlignedBuf::zeroed)
-                .collect()
-        };
-        let inputs = most(program.row_bytes.0.len(), |p, i| p.input_words[i]);
-        let outputs = most(program.row_bytes.1.len(), |p, o| p.output_words[o]);
+    /// Allocates and touches all buffers.
+    ///
+    /// # Errors
+    /// `Limit` if the arena can't be had as it is required, or a private heap is needed and there can be
+    /// no more.
+    pub fn new(program: Arc<Program>) -> Result<PlanInstance, EngineError> {
+        let (inputs, outputs) = program.staging_words();
+        let zeroed = |words: Vec<usize>| words.into_iter().map(AlignedBuf::zeroed).collect();
+        let (inputs, outputs) = (zeroed(inputs), zeroed(outputs));
         let arena = program.plans.iter().map(|p| p.arena_words).max().unwrap_or(0);
         let falls_back = program.plans.iter().any(Plan::falls_back);
-        let heap = if falls_back { Some(Pool::new(HEAP_BYTES)?) } else { None };
-        Some(PlanInstance { arena: AlignedBuf::zeroed(arena), inputs, outputs, heap, program })
+        let limit = |text: String| EngineError::new(EngineErrorKind::Limit, text);
+        let heap = match falls_back {
+            true => Some(Pool::new(HEAP_BYTES).ok_or_else(|| {
+                limit(format!(
+                    "no private heap for operators without a kernel: the system has no address space, or \
+                     {WORKERS_MAX} instances have one already"
+                ))
+            })?),
+            false => None,
+        };
+        let arena = AlignedBuf::mapped(arena).map_err(|e| limit(format!("the arena: {e}")))?;
+        Ok(PlanInstance { arena, inputs, outputs, heap, program })
     }
 
     /// Runs a plan on the staging areas, each step through `around`.
@@ -71,7 +101,7 @@ impl PlanInstance {
         for (o, output) in outputs.iter_mut().enumerate() {
             to[o] = &mut output[..plan.output_words[o]];
         }
-        run(&program.shared.kernels, plan, (arena, heap), &from, &mut to, around)
+        run(&program.kernels, plan, (arena, heap), &from, &mut to, around)
     }
 }
 
@@ -130,7 +160,7 @@ impl Instance for PlanInstance {
                 };
             }
             let plain = |_: usize, run: &mut dyn FnMut() -> Option<()>| run();
-            run(&program.shared.kernels, plan, (arena, heap), &from, &mut to, plain)?;
+            run(&program.kernels, plan, (arena, heap), &from, &mut to, plain)?;
         }
         for (o, output) in outputs.iter_mut().enumerate() {
             if !direct[o] {
@@ -400,32 +430,12 @@ pub fn compute(
         }
         Kernel::Recurrent(layer, dims) => layer.run(kernels, *dims, read[0], dest, scratch),
         Kernel::Fallback { node, inputs, outputs } => {
-            let mut eval = || fall_back(node, inputs, outputs, read, dest);
+            let mut eval = || fallback::fall_back(node, inputs, outputs, read, dest);
             return match heap {
                 Some(heap) => heap.run(eval),
                 None => eval(),
             };
         }
-    }
-    Some(())
-}
-
-/// Runs a node through tract, which allocates.
-fn fall_back(
-    node: &Fallback,
-    inputs: &[(DType, Vec<usize>)],
-    outputs: &[(DType, usize, usize)],
-    read: &[&[f32]],
-    dest: &mut [f32],
-) -> Option<()> {
-    let mut tensors: TVec<TValue> = TVec::new();
-    for (((dtype, shape), x), wanted) in inputs.iter().zip(read).zip(&node.input_types) {
-        let tensor = tensor(*dtype, shape, x)?;
-        tensors.push(tensor.cast_to_dt(*wanted).ok()?.into_owned().into_tvalue());
-    }
-    let results = node.plan.run(tensors).ok()?;
-    for (result, (dtype, len, start)) in results.iter().zip(outputs) {
-        store(result, *dtype, *len, &mut dest[*start..])?;
     }
     Some(())
 }
@@ -460,7 +470,10 @@ fn scaled(kernels: &Kernels, scale: f32, y: &mut [f32]) {
 }
 
 /// Elements of `N` bytes.
-fn elements<const N: usize>(words: &[f32], count: usize) -> impl Iterator<Item = [u8; N]> + '_ {
+pub(super) fn elements<const N: usize>(
+    words: &[f32],
+    count: usize,
+) -> impl Iterator<Item = [u8; N]> + '_ {
     cast::bytes(words).as_chunks::<N>().0.iter().copied().take(count)
 }
 
@@ -506,76 +519,6 @@ fn convert(from: DType, to: DType, count: usize, x: &[f32], y: &mut [f32]) -> Op
         DType::U64 => {
             y.zip(elements::<8>(x, count)).for_each(|(y, b)| *y = u64::from_le_bytes(b) as f32)
         }
-    }
-    Some(())
-}
-
-/// tract's form of an operand. Allocates.
-fn tensor(dtype: DType, shape: &[usize], words: &[f32]) -> Option<Tensor> {
-    let count = shape.iter().product();
-    macro_rules! of {
-        ($t:ty, $n:literal) => {
-            Tensor::from_shape(
-                shape,
-                &elements::<$n>(words, count).map(<$t>::from_le_bytes).collect::<Vec<_>>(),
-            )
-        };
-    }
-    match dtype {
-        DType::F32 => Tensor::from_shape(shape, &words[..count]),
-        DType::Bool => Tensor::from_shape(
-            shape,
-            &elements::<1>(words, count).map(|b| b[0] != 0).collect::<Vec<_>>(),
-        ),
-        DType::F64 => of!(f64, 8),
-        DType::I8 => of!(i8, 1),
-        DType::U8 => of!(u8, 1),
-        DType::I16 => of!(i16, 2),
-        DType::U16 => of!(u16, 2),
-        DType::I32 => of!(i32, 4),
-        DType::U32 => of!(u32, 4),
-        DType::I64 => of!(i64, 8),
-        DType::U64 => of!(u64, 8),
-        DType::F16 => return None,
-    }
-    .ok()
-}
-
-/// A result of tract's back into words. Allocates where the type differs.
-fn store(result: &Tensor, dtype: DType, len: usize, words: &mut [f32]) -> Option<()> {
-    let out = cast::bytes_mut(words);
-    macro_rules! of {
-        ($t:ty, $n:literal) => {{
-            let cast = result.cast_to::<$t>().ok()?;
-            let plain = cast.as_plain_ram()?;
-            let values = plain.as_slice::<$t>().ok()?;
-            if values.len() != len {
-                return None;
-            }
-            out.as_chunks_mut::<$n>()
-                .0
-                .iter_mut()
-                .zip(values)
-                .for_each(|(y, x)| *y = x.to_le_bytes());
-        }};
-    }
-    match dtype {
-        DType::F32 => of!(f32, 4),
-        DType::F64 => of!(f64, 8),
-        DType::I8 => of!(i8, 1),
-        DType::U8 => of!(u8, 1),
-        DType::I16 => of!(i16, 2),
-        DType::U16 => of!(u16, 2),
-        DType::I32 => of!(i32, 4),
-        DType::U32 => of!(u32, 4),
-        DType::I64 => of!(i64, 8),
-        DType::U64 => of!(u64, 8),
-        DType::Bool => {
-            let plain = result.as_plain_ram()?;
-            let values = plain.as_slice::<bool>().ok()?;
-            out.iter_mut().zip(values).for_each(|(y, &x)| *y = u8::from(x));
-        }
-        DType::F16 => return None,
     }
     Some(())
 }

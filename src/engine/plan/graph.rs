@@ -5,6 +5,7 @@
 //! imported; other element types stay.
 
 use crate::units::DType;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use tract_onnx::prelude::{Tensor, TypedSimplePlan};
 
@@ -41,7 +42,7 @@ impl Value {
 }
 
 /// A function of one element. All are f32 to f32.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Unary {
     /// `max(x, 0)`.
     Relu,
@@ -101,7 +102,7 @@ pub enum Unary {
 }
 
 /// A function of two elements, with NumPy broadcasting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Binary {
     /// a + b
     Add,
@@ -192,7 +193,7 @@ pub struct Gemm {
 }
 
 /// How a window is reduced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PoolKind {
     /// Largest.
     Max,
@@ -206,7 +207,7 @@ pub enum PoolKind {
 }
 
 /// A pooling window over NCHW.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Pool {
     /// How.
     pub kind: PoolKind,
@@ -223,7 +224,7 @@ pub struct Pool {
 }
 
 /// How axes are reduced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReduceKind {
     /// Sum.
     Sum,
@@ -417,6 +418,8 @@ pub struct Graph {
     pub inputs: Vec<ValueId>,
     /// Values that answers take.
     pub outputs: Vec<ValueId>,
+    /// Constants by the element type that the file has them in: elements.
+    pub stored: Vec<(DType, usize)>,
 }
 
 impl Graph {

@@ -132,6 +132,10 @@ impl Importer<'_> {
                 format!("a constant of element type {:?} can't be planned", tensor.datum_type()),
             )
         })?;
+        match self.graph.stored.iter_mut().find(|(stored, _)| *stored == dtype) {
+            Some((_, elements)) => *elements += tensor.len(),
+            None => self.graph.stored.push((dtype, tensor.len())),
+        }
         let tensor = match tensor.datum_type() {
             DatumType::F16 => tensor.cast_to::<f32>().map_err(tract_failed)?.into_owned().into(),
             DatumType::TDim => tensor.cast_to::<i64>().map_err(tract_failed)?.into_owned().into(),

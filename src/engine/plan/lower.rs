@@ -32,7 +32,7 @@ pub struct Shared {
     convs: HashMap<String, Arc<Conv2d>>,
     gemms: HashMap<String, Arc<PackedMatMul>>,
     layers: HashMap<String, Arc<Layer>>,
-    tables: HashMap<String, Arc<Vec<f32>>>,
+    tables: HashMap<String, Arc<AlignedBuf>>,
     constants: HashMap<String, Arc<AlignedBuf>>,
 }
 
@@ -54,13 +54,13 @@ impl Shared {
         self.convs.values().map(|c| c.bytes()).sum::<usize>()
             + self.gemms.values().map(|g| g.bytes()).sum::<usize>()
             + self.layers.values().map(|l| l.bytes()).sum::<usize>()
-            + self.tables.values().map(|t| size_of_val(&t[..])).sum::<usize>()
+            + self.tables.values().map(|t| t.bytes()).sum::<usize>()
             + self.constants.values().map(|c| c.bytes()).sum::<usize>()
     }
 
-    fn table(&mut self, key: String, table: &Arc<Vec<f32>>) -> Arc<Vec<f32>> {
+    fn table(&mut self, key: String, table: &[f32]) -> Arc<AlignedBuf> {
         let key = format!("{key}:{:x}", digest(table));
-        self.tables.entry(key).or_insert_with(|| table.clone()).clone()
+        self.tables.entry(key).or_insert_with(|| Arc::new(AlignedBuf::from_slice(table))).clone()
     }
 }
 

@@ -11,18 +11,21 @@
 //! (QuantizeLinear, DequantizeLinear) are computed on the dequantised values, rounded where the
 //! graph rounds.
 
+use super::image::Image;
 use super::kernels::{Isa, Kernels};
 use super::tract::front;
 use super::{
     Description, Engine, EngineError, EngineErrorKind, EngineKind, Instance, LoadRequest,
-    OperatorUse, PlanIndex, PlanMemory, StepInfo,
+    OperatorUse, PlanIndex, PlanMemory, Profile, StepInfo,
 };
-use crate::limits::WORKERS_MAX;
 use crate::model::signature::{Signature, TensorSpec};
 use crate::sys;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use step::Plan;
 
 mod exec;
+mod fallback;
 mod functions;
 mod graph;
 mod import;
@@ -31,6 +34,7 @@ mod memory;
 mod ops;
 mod order;
 mod recurrent;
+mod report;
 mod simplify;
 mod step;
 mod turns;
@@ -67,11 +71,15 @@ pub fn load_with(request: &LoadRequest<'_>, isa: Isa) -> Result<PlanEngine, Engi
     let row_bytes = (rows(&parsed.signature.inputs), rows(&parsed.signature.outputs));
     let mut shared = lower::Shared::new(kernels);
     let mut plans = vec![];
+    let mut precision = vec![];
     for &batch in &batch_sizes {
         let mut graph = import::import(&parsed.typed(batch)?)?;
+        if plans.is_empty() {
+            precision = report::precision(&graph);
+        }
         simplify::simplify(&mut graph);
         let plan = lower::lower(&graph, batch, &mut shared)?;
-        let bytes = plan.arena_words.saturating_mul(size_of::<f32>());
+        let bytes = plan.arena_bytes();
         if bytes > request.arena_bytes_max {
             return Err(EngineError::new(
                 EngineErrorKind::Limit,
@@ -83,8 +91,63 @@ pub fn load_with(request: &LoadRequest<'_>, isa: Isa) -> Result<PlanEngine, Engi
         }
         plans.push(plan);
     }
-    let program = Arc::new(exec::Program { plans, shared, row_bytes });
-    Ok(PlanEngine { signature: parsed.signature, batch_sizes, program })
+    let weight_bytes = shared.bytes();
+    let compiled = Compiled {
+        isa,
+        signature: parsed.signature.clone(),
+        batch_sizes,
+        plans,
+        row_bytes,
+        weight_bytes,
+        precision,
+    };
+    if compiled.plans.iter().any(Plan::falls_back) {
+        // What runs through tract needs tract's graph of it, which no image holds.
+        return Ok(compiled.engine(kernels));
+    }
+    // Nothing of the graph, nor of its weights as the file has them, is kept beside the image.
+    drop(parsed);
+    let image = Image::of(&compiled).map_err(|e| {
+        EngineError::new(EngineErrorKind::Limit, format!("the packed weights: {e}"))
+    })?;
+    drop((compiled, shared));
+    restore(&image)
+}
+
+/// Makes an engine of an image that [`Engine::image`] gave.
+///
+/// # Errors
+/// `UnsupportedOperator` where this processor lacks the image's instruction set, `Internal` where it is no
+/// image of a plan.
+pub fn restore(image: &Image) -> Result<PlanEngine, EngineError> {
+    let compiled: Compiled = image.read().map_err(|e| {
+        EngineError::new(EngineErrorKind::Internal, format!("no image of a plan: {e}"))
+    })?;
+    let kernels = Kernels::new(compiled.isa)
+        .map_err(|e| EngineError::new(EngineErrorKind::UnsupportedOperator, e.to_string()))?;
+    Ok(compiled.engine(kernels))
+}
+
+/// Everything that loading finds out.
+#[derive(Serialize, Deserialize)]
+struct Compiled {
+    isa: Isa,
+    signature: Signature,
+    batch_sizes: Vec<usize>,
+    plans: Vec<Plan>,
+    row_bytes: (Vec<usize>, Vec<usize>),
+    weight_bytes: usize,
+    precision: Vec<String>,
+}
+
+impl Compiled {
+    fn engine(self, kernels: Kernels) -> PlanEngine {
+        let Compiled { signature, batch_sizes, plans, row_bytes, weight_bytes, precision, .. } =
+            self;
+        let program =
+            Arc::new(exec::Program { plans, kernels, row_bytes, weight_bytes, precision });
+        PlanEngine { signature, batch_sizes, program }
+    }
 }
 
 impl Engine for PlanEngine {
@@ -118,7 +181,7 @@ impl Engine for PlanEngine {
             .iter()
             .map(|plan| PlanMemory {
                 batch_size: plan.batch,
-                arena_bytes: Some(plan.arena_words * size_of::<f32>()),
+                arena_bytes: Some(plan.arena_bytes()),
                 arena_lower_bound_bytes: Some(plan.lower_bound_words * size_of::<f32>()),
                 staging_bytes: plan.input_words.iter().chain(&plan.output_words).sum::<usize>()
                     * size_of::<f32>(),
@@ -127,13 +190,15 @@ impl Engine for PlanEngine {
         Description {
             operators,
             memory,
-            weight_bytes: program.shared.bytes(),
+            instance_arena_bytes: program.plans.iter().map(Plan::arena_bytes).max(),
+            instance_staging_bytes: program.staging_bytes(),
+            weight_bytes: program.weight_bytes,
             // A fallback step allocates from the instance's private heap, which only the counting
             // allocator leads to.
-            allocation_free: !program.plans.iter().any(step::Plan::falls_back)
-                || sys::alloc::installed(),
-            isa: Some(program.shared.kernels.isa().name().to_string()),
-            steps: program.plans.iter().flat_map(step_lines).collect(),
+            allocation_free: !program.plans.iter().any(Plan::falls_back) || sys::alloc::installed(),
+            isa: Some(program.kernels.isa().name().to_string()),
+            precision: program.precision.clone(),
+            steps: program.plans.iter().flat_map(report::lines).collect(),
         }
     }
 
@@ -147,58 +212,31 @@ impl Engine for PlanEngine {
             .collect()
     }
 
-    fn instance(&self) -> Result<Box<dyn Instance>, EngineError> {
-        let instance = exec::PlanInstance::new(self.program.clone()).ok_or_else(|| {
-            EngineError::new(
-                EngineErrorKind::Limit,
-                format!(
-                    "no private heap for operators without a kernel: the system has no address space, or \
-                     {WORKERS_MAX} instances have one already"
-                ),
-            )
-        })?;
-        Ok(Box::new(instance))
+    fn profile(&self, plan: PlanIndex, runs: usize) -> Result<Option<Profile>, EngineError> {
+        report::profile(&self.program, plan, runs).map(Some)
     }
-}
 
-/// One line for each step of a plan, after one for the plan.
-fn step_lines(plan: &step::Plan) -> Vec<String> {
-    let mut lines = vec![format!(
-        "batch {}: {} steps, arena {} bytes, lower bound {} bytes",
-        plan.batch,
-        plan.steps.len(),
-        plan.arena_words * size_of::<f32>(),
-        plan.lower_bound_words * size_of::<f32>()
-    )];
-    let place = |o: &step::Operand| match o.space {
-        step::Space::Arena => format!("arena+{}", o.start * size_of::<f32>()),
-        step::Space::Input(n) => format!("input{n}"),
-        step::Space::Output(n) => format!("output{n}"),
-        step::Space::Const(n) => format!("const{n}"),
-    };
-    for segment in &plan.segments {
-        let rows = plan.batch / segment.turns.max(1);
-        if segment.turns > 1 {
-            lines.push(format!("    {} turns of {rows} rows each:", segment.turns));
-        } else if plan.segments.len() > 1 {
-            lines.push(format!("    all {rows} rows at once:"));
+    fn image(&self) -> Result<Image, String> {
+        let program = &self.program;
+        let steps = program.plans.iter().flat_map(|p| p.steps.iter());
+        let fallbacks = steps.filter(|s| matches!(s.kernel, step::Kernel::Fallback { .. })).count();
+        if fallbacks > 0 {
+            return Err(format!("{fallbacks} of its steps run through tract and need its graph"));
         }
-        for (i, step) in segment.steps.clone().map(|i| (i, &plan.steps[i])) {
-            let from: Vec<String> = step.sources.iter().map(place).collect();
-            lines.push(format!(
-                "{i:>3} {} f32 {} [{} -> {}, {} bytes, {} flop] {} ({:?})",
-                step.kernel.name(),
-                step.shapes,
-                from.join(" "),
-                place(&step.dest),
-                step.dest.len * size_of::<f32>(),
-                step.flops,
-                step.operator,
-                step.name,
-            ));
-        }
+        Image::of(&Compiled {
+            isa: program.kernels.isa(),
+            signature: self.signature.clone(),
+            batch_sizes: self.batch_sizes.clone(),
+            plans: program.plans.clone(),
+            row_bytes: program.row_bytes.clone(),
+            weight_bytes: program.weight_bytes,
+            precision: program.precision.clone(),
+        })
     }
-    lines
+
+    fn instance(&self) -> Result<Box<dyn Instance>, EngineError> {
+        Ok(Box::new(exec::PlanInstance::new(self.program.clone())?))
+    }
 }
 
 #[cfg(test)]

@@ -3,12 +3,13 @@
 use super::functions;
 use super::graph::{Binary, Pool, PoolKind, Unary};
 use crate::engine::kernels;
+use serde::{Deserialize, Serialize};
 
 /// Axes of a loop nest. More are refused when a graph is lowered.
 pub const AXES_MAX: usize = 8;
 
 /// A copy between two strided views.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Copy {
     /// Length, source stride and destination stride of each axis, outermost first.
     pub axes: Vec<(usize, usize, usize)>,
@@ -143,7 +144,7 @@ fn nest(
 }
 
 /// A binary operator over strided operands; the output is dense in the order of the axes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Broadcast {
     /// Length, and strides of a and b, of each axis, outermost first.
     pub axes: Vec<(usize, usize, usize)>,

@@ -2,15 +2,16 @@
 
 use super::graph::Recurrent;
 use crate::engine::kernels::{Gru, Kernels, Lstm, Sequence};
+use serde::{Deserialize, Serialize};
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 enum Cell {
     Lstm(Lstm),
     Gru(Gru),
 }
 
 /// A layer of one direction.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Layer {
     cell: Cell,
     hidden: usize,

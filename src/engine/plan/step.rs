@@ -3,14 +3,16 @@
 use super::graph::{Binary, Fallback, Pool, ReduceKind, Unary};
 use super::ops::{Broadcast, Copy};
 use super::turns::Segment;
+use crate::engine::image;
 use crate::engine::kernels::{
     self, Activation, AlignedBuf, Conv2d, MatMulParams, PackedMatMul, PoolParams,
 };
 use crate::units::DType;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Memory that an operand lies in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Space {
     /// The instance's arena.
     Arena,
@@ -23,7 +25,7 @@ pub enum Space {
 }
 
 /// A stretch of 32-bit words.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Operand {
     /// In which memory.
     pub space: Space,
@@ -43,11 +45,12 @@ impl Operand {
 }
 
 /// What a step does.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Kernel {
     /// Sources: x, and the residual if there is one.
     Conv {
         /// Packed weights and geometry.
+        #[serde(with = "image::shared")]
         conv: Arc<Conv2d>,
         /// Images.
         batch: usize,
@@ -57,6 +60,7 @@ pub enum Kernel {
     /// Sources: a (dense rows), and the residual if there is one.
     Gemm {
         /// Packed weights.
+        #[serde(with = "image::shared")]
         weights: Arc<PackedMatMul>,
         /// Rows.
         rows: usize,
@@ -108,9 +112,11 @@ pub enum Kernel {
         /// Added to the variance.
         eps: f32,
         /// Factor per position.
-        gamma: Arc<Vec<f32>>,
+        #[serde(with = "image::shared")]
+        gamma: Arc<AlignedBuf>,
         /// Addend per position.
-        beta: Arc<Vec<f32>>,
+        #[serde(with = "image::shared")]
+        beta: Arc<AlignedBuf>,
     },
     /// Source: x in NHWC.
     Pool {
@@ -133,7 +139,8 @@ pub enum Kernel {
     /// Source: integers.
     Embed {
         /// The table.
-        table: Arc<Vec<f32>>,
+        #[serde(with = "image::shared")]
+        table: Arc<AlignedBuf>,
         /// Length of a row.
         width: usize,
         /// First index.
@@ -178,8 +185,9 @@ pub enum Kernel {
     Transpose(usize, usize, usize),
     /// Source: x `[batch, time, input]`. Destination: y `[batch, time, hidden]`, then the last h
     /// and c, each `[batch, hidden]`. Batch, time, and whether time comes before the batch in memory.
-    Recurrent(Arc<super::recurrent::Layer>, (usize, usize, bool)),
-    /// Sources: all inputs; destination: all outputs, one after the other.
+    Recurrent(#[serde(with = "image::shared")] Arc<super::recurrent::Layer>, (usize, usize, bool)),
+    /// Sources: all inputs; destination: all outputs, one after the other. An image can't hold it.
+    #[serde(skip)]
     Fallback {
         /// The node.
         node: Fallback,
@@ -194,7 +202,7 @@ pub enum Kernel {
 pub const SOURCES_MAX: usize = 16;
 
 /// A kernel with its operands.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Step {
     /// What it does.
     pub kernel: Kernel,
@@ -215,7 +223,7 @@ pub struct Step {
 }
 
 /// A plan for one batch size.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Plan {
     /// Rows.
     pub batch: usize,
@@ -224,6 +232,7 @@ pub struct Plan {
     /// Which of them run together, in order; all steps are in one.
     pub segments: Vec<Segment>,
     /// Constants that steps read, other than packed weights.
+    #[serde(with = "image::shared_list")]
     pub constants: Vec<Arc<AlignedBuf>>,
     /// Words of the arena.
     pub arena_words: usize,
@@ -239,6 +248,10 @@ impl Plan {
     /// Whether a step runs through tract.
     pub fn falls_back(&self) -> bool {
         self.steps.iter().any(|s| matches!(s.kernel, Kernel::Fallback { .. }))
+    }
+    /// Bytes of the arena.
+    pub fn arena_bytes(&self) -> usize {
+        self.arena_words.saturating_mul(size_of::<f32>())
     }
 }
 

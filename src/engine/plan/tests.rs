@@ -175,7 +175,13 @@ fn an_operator_without_a_kernel_runs_through_tract() {
     let plan = lower::lower(&graph, 2, &mut shared).unwrap();
     assert!(plan.falls_back());
     assert_eq!(plan.steps[0].kernel.name(), "fallback:tract");
-    let program = exec::Program { plans: vec![plan], shared, row_bytes: (vec![12], vec![12]) };
+    let program = exec::Program {
+        plans: vec![plan],
+        kernels: shared.kernels,
+        row_bytes: (vec![12], vec![12]),
+        weight_bytes: 0,
+        precision: vec![],
+    };
     let mut instance = exec::PlanInstance::new(Arc::new(program)).unwrap();
     let input: Vec<f32> = vec![0.0, 0.5, 1.0, -1.0, 2.0, 3.0];
     for _ in 0..2 {

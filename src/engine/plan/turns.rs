@@ -13,6 +13,7 @@
 use super::ops::{Broadcast, Copy};
 use super::step::Kernel;
 use crate::units::DType;
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// Intermediates up to this size stay in the second-level cache, beside the weights that pass through
@@ -32,7 +33,7 @@ const MACS_RATE: f64 = 40.0;
 const TILE_ROWS: usize = 6;
 
 /// Steps that run together, in turns.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {
     /// Which steps.
     pub steps: Range<usize>,

@@ -22,6 +22,8 @@ pub struct Parsed {
     inference: InferenceModel,
     /// The typed graph with the batch still a symbol, where tract can type it so.
     symbolic: Option<TypedModel>,
+    /// The typed graph for one row, from which the signature was read.
+    one: Option<TypedModel>,
     batch: Option<Symbol>,
     fills: Vec<(String, f64)>,
 }
@@ -60,6 +62,7 @@ pub fn parse(
         signature: Signature { inputs: vec![], outputs: vec![], batched: false },
         inference: model,
         symbolic: None,
+        one: None,
         batch,
         fills,
     };
@@ -74,7 +77,9 @@ pub fn parse(
             .ok()
             .and_then(|m| parsed.fill_inputs(m).ok());
     }
-    parsed.signature = parsed.read_signature()?;
+    let one = parsed.typed_at(1)?;
+    parsed.signature = parsed.read_signature(&one)?;
+    parsed.one = Some(one);
     Ok(parsed)
 }
 
@@ -97,7 +102,10 @@ impl Parsed {
                 format!("batch size {batch}: axis 0 of the model is not a batch, only 1 will do"),
             ));
         }
-        self.typed_at(batch)
+        match &self.one {
+            Some(one) if batch == 1 => Ok(one.clone()),
+            _ => self.typed_at(batch),
+        }
     }
 
     /// As [`typed`](Self::typed), after tract's declutter passes.
@@ -160,16 +168,19 @@ impl Parsed {
         model.into_compact()
     }
 
-    /// Types the graph once (twice where the batch can't stay symbolic) and reads what a row is.
-    fn read_signature(&self) -> Result<Signature, EngineError> {
-        let one = self.typed_at(1)?;
-        let inputs = specs(&one, one.input_outlets().map_err(internal)?, "input")?;
-        let outputs = specs(&one, one.output_outlets().map_err(internal)?, "output")?;
-        let batched = self.batch.is_some()
-            && self
+    /// What a row is, from the graph for one row.
+    fn read_signature(&self, one: &TypedModel) -> Result<Signature, EngineError> {
+        let inputs = specs(one, one.input_outlets().map_err(internal)?, "input")?;
+        let outputs = specs(one, one.output_outlets().map_err(internal)?, "output")?;
+        let batched = match (&self.batch, &self.symbolic) {
+            (None, _) => false,
+            (Some(batch), Some(symbolic)) => leads(symbolic, batch).map_err(internal)?,
+            // Only typing it for two rows can tell.
+            (Some(_), None) => self
                 .typed_at(2)
-                .and_then(|two| scales(&one, &two).map_err(internal))
-                .unwrap_or(false);
+                .and_then(|two| scales(one, &two).map_err(internal))
+                .unwrap_or(false),
+        };
         let row = |mut spec: TensorSpec| {
             if batched {
                 spec.row_shape.remove(0);
@@ -195,6 +206,17 @@ impl Parsed {
         }
         Ok(signature)
     }
+}
+
+/// Whether axis 0 of every input and output is `batch`, and no other axis depends on it.
+fn leads(symbolic: &TypedModel, batch: &Symbol) -> TractResult<bool> {
+    let mut outlets = symbolic.input_outlets()?.iter().chain(symbolic.output_outlets()?);
+    outlets.try_fold(true, |all, outlet| {
+        let shape = &symbolic.outlet_fact(*outlet)?.shape;
+        let first = shape.first().is_some_and(|axis| *axis == batch.to_dim());
+        let rest = shape.iter().skip(1).all(|axis| !axis.symbols().contains(batch));
+        Ok(all && first && rest)
+    })
 }
 
 /// Whether axis 0 of every input and output is `n` at batch `n`, all else equal.

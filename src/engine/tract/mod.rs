@@ -100,9 +100,14 @@ impl Engine for TractEngine {
                     staging_bytes: tensors().map(|t| t.row_bytes() * rows).sum(),
                 })
                 .collect(),
+            instance_arena_bytes: None,
+            instance_staging_bytes: (self.batch_sizes.iter())
+                .map(|&rows| tensors().map(|t| t.row_bytes() * rows).sum::<usize>())
+                .sum(),
             weight_bytes: self.weight_bytes,
             allocation_free: false,
             isa: None,
+            precision: vec!["as tract computes the graph".into()],
             steps: vec![],
         }
     }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::engine::kernels::AlignedBuf;
 use crate::engine::kernels::{
     Activation, Conv2d, ConvParams, Kernels, MatMulParams, PackedMatMul, matmul_scratch_len,
 };
@@ -189,8 +190,8 @@ proptest! {
         let norm = Kernel::LayerNorm {
             dims: (rows * h * w, c, 1),
             eps: 1e-5,
-            gamma: Arc::new(noise(c, 6)),
-            beta: Arc::new(noise(c, 7)),
+            gamma: Arc::new(AlignedBuf::from_slice(&noise(c, 6))),
+            beta: Arc::new(AlignedBuf::from_slice(&noise(c, 7))),
         };
         prop_assert!(same_in_turns(&norm, std::slice::from_ref(&x), x.len(), turns));
         let unary = Kernel::Unary(Unary::Floor);
