@@ -10,7 +10,7 @@
 //!
 //! [`KEYS`] lists every key; a test holds it against the parser and against the defaults.
 
-use crate::engine::EngineKind;
+use crate::engine::{EngineKind, MemoryOptions, Wish};
 use crate::limits::{
     BATCH_ROWS_MAX, MODELS_MAX, QUEUE_DELAY_US_MAX, SLOTS_PER_MODEL_MAX, TIMEOUT_US_MAX,
     WORKERS_MAX,
@@ -58,6 +58,9 @@ macro_rules! keys {
 keys! {
     "" "metrics" "address" "none" "Prometheus text over HTTP at this address; loopback only, unless `metrics_allow_non_loopback`.";
     "" "metrics_allow_non_loopback" "true or false" "false" "Lets `metrics` be an address that other machines reach.";
+    "" "cache" "path" "none" "Directory of compiled models, for a faster start; relative to the configuration file. Files are replaced where the model, its manifest, this version or the processor changed.";
+    "memory" "lock" "\"off\", \"try\" or \"require\"" "\"off\"" "Weights and arenas locked into memory (RLIMIT_MEMLOCK).";
+    "memory" "huge_pages" "\"off\", \"try\" or \"require\"" "\"off\"" "Weights and arenas in transparent huge pages.";
     "runtime" "cores" "list of cores" "every allowed core but the first" "One pinned worker on each.";
     "runtime" "pin" "true or false" "true" "`false` runs `workers` workers wherever the scheduler puts them.";
     "runtime" "workers" "number" "1" "Workers, where `pin = false`.";
@@ -231,6 +234,10 @@ pub struct Config {
     pub metrics_allow_non_loopback: bool,
     /// Messages on standard error.
     pub log_level: log::LevelFilter,
+    /// Directory of compiled models.
+    pub cache: Option<PathBuf>,
+    /// What is asked for, for weights and arenas.
+    pub memory: MemoryOptions,
 }
 
 impl Default for Config {
@@ -248,6 +255,8 @@ impl Default for Config {
             metrics: None,
             metrics_allow_non_loopback: false,
             log_level: log::LevelFilter::Info,
+            cache: None,
+            memory: MemoryOptions::default(),
         }
     }
 }
@@ -315,6 +324,15 @@ impl Config {
         let root = document.root();
         let mut config = Config { metrics: root.text("metrics")?, ..Config::default() };
         set(&mut config.metrics_allow_non_loopback, root.boolean("metrics_allow_non_loopback")?);
+        config.cache = root.text("cache")?.map(|dir| base.join(dir));
+        if let Some(table) = root.table("memory")? {
+            let wish = |key: &str| -> Result<Wish, TomlError> {
+                let Some(text) = table.text(key)? else { return Ok(Wish::Off) };
+                parse_wish(&text).map_err(|e| table.invalid(key, e))
+            };
+            config.memory = MemoryOptions { lock: wish("lock")?, huge_pages: wish("huge_pages")? };
+            table.finish()?;
+        }
         if let Some(table) = root.table("runtime")? {
             config.runtime(table, base)?;
         }
@@ -514,6 +532,14 @@ pub fn parse_idle(text: &str) -> Result<IdleStrategy, String> {
                 )
             }),
     }
+}
+
+/// Reads how much something is wanted: `off`, `try` or `require`.
+///
+/// # Errors
+/// A sentence that says what would be right.
+pub fn parse_wish(text: &str) -> Result<Wish, String> {
+    Wish::from_name(text).ok_or_else(|| format!("{text:?} is none of off, try and require"))
 }
 
 /// Reads a list of cores: `0,2` or `1-3`.

@@ -9,7 +9,8 @@ const MODEL: &str = "[[model]]\npath = 'm'\n";
 #[test]
 fn a_full_file_is_read() {
     let config = parse(
-        "metrics = '127.0.0.1:9100'\n\
+        "metrics = '127.0.0.1:9100'\ncache = 'plans'\n\
+         [memory]\nlock = 'require'\nhuge_pages = 'try'\n\
          [runtime]\ncores = [1, 3]\nio_core = 0\nidle = { spin_us = 20 }\ndrain_timeout_ms = 50\n\
          [[model]]\npath = 'models/a'\nname = 'b'\nengine = 'plan'\nmax_batch_size = 4\nmax_queue_size = 7\nweight = 2\ncores = [3]\n\
          max_queue_delay_microseconds = 100\ndefault_timeout_microseconds = 0\n\
@@ -53,6 +54,8 @@ fn a_full_file_is_read() {
         },
         metrics: Some("127.0.0.1:9100".into()),
         log_level: log::LevelFilter::Debug,
+        cache: Some("/base/plans".into()),
+        memory: MemoryOptions { lock: Wish::Require, huge_pages: Wish::Try },
         ..Config::default()
     };
     assert_eq!(config, wanted);
@@ -180,6 +183,10 @@ fn errors_name_the_key_the_line_and_what_would_be_right() {
         ),
         ("[listen]\nunix_mode = 0o7777\n", "line 4: `listen.unix_mode` is "),
         ("[log]\nlevel = 'loud'\n", "line 4: `log.level`: \"loud\" is no level; choose off, error"),
+        (
+            "[memory]\nlock = 'yes'\n",
+            "line 4: `memory.lock`: \"yes\" is none of off, try and require",
+        ),
         ("[log\n", "line 3: not valid TOML"),
     ] {
         let error = parse(&format!("{MODEL}{text}")).unwrap_err();
@@ -201,7 +208,7 @@ fn a_file_that_is_not_there_is_named() {
 #[test]
 fn the_reference_lists_exactly_the_keys_there_are() {
     use crate::toml_errors::TomlErrorKind;
-    for table in ["", "runtime", "realtime", "model", "listen", "log"] {
+    for table in ["", "memory", "runtime", "realtime", "model", "listen", "log"] {
         let text = match table {
             "" => format!("qqqqqqqqqqqq = 1\n{MODEL}"),
             "model" => format!("{MODEL}qqqqqqqqqqqq = 1\n"),
@@ -209,7 +216,7 @@ fn the_reference_lists_exactly_the_keys_there_are() {
         };
         let error = Config::parse("c.toml", &text, Path::new("")).unwrap_err();
         let TomlErrorKind::UnknownKey { known, .. } = *error.kind else { panic!("{error}") };
-        let tables = ["runtime", "realtime", "model", "listen", "log"];
+        let tables = ["memory", "runtime", "realtime", "model", "listen", "log"];
         let mut known: Vec<String> = known
             .into_iter()
             .filter(|k| !table.is_empty() || !tables.contains(&k.as_str()))
@@ -248,6 +255,9 @@ fn the_reference_tells_the_defaults_that_hold() {
     let priority = default("realtime", "priority").parse().unwrap();
     let fifo = parse(&format!("{MODEL}[realtime]\nscheduler = 'fifo'\n")).unwrap();
     assert_eq!(fifo.realtime.thread.policy, Some(crate::runtime::Policy::Fifo(priority)));
+    for (key, wish) in [("lock", config.memory.lock), ("huge_pages", config.memory.huge_pages)] {
+        assert_eq!(parse_wish(default("memory", key).trim_matches('"')), Ok(wish));
+    }
     assert_eq!(default("runtime", "pin"), "true");
     assert_eq!(config.workers, Workers::AllButFirst);
     let Ok(Workers::Unpinned(n)) =

@@ -24,7 +24,7 @@ pub const ALONE_ROWS: usize = 2;
 pub const GOLDEN_ROWS_MAX: usize = 16;
 
 /// What [`check`] found.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Checked {
     /// Golden rows that were compared.
     pub golden_rows: usize,
@@ -399,6 +399,38 @@ fn golden_set(dir: &Path, signature: &Signature) -> Result<Vec<Row>, ModelError>
             alone: None,
         })
         .collect())
+}
+
+/// The outputs for one made-up row, the same each time.
+///
+/// # Errors
+/// Where the engine can't run it.
+pub fn sample(engine: &dyn Engine) -> Result<Vec<Vec<u8>>, String> {
+    let signature = engine.signature();
+    let mut instance = engine.instance().map_err(|e| e.to_string())?;
+    for (i, spec) in signature.inputs.iter().enumerate() {
+        let row = made_up(spec, i as u64);
+        instance.input_mut(PlanIndex(0), i)[..row.len()].copy_from_slice(&row);
+    }
+    catch_unwind(AssertUnwindSafe(|| instance.infer(PlanIndex(0))))
+        .unwrap_or(Err(RunError::Panic))
+        .map_err(|e| format!("a made-up row can't be run: {e}"))?;
+    let outputs = signature.outputs.iter().enumerate();
+    Ok(outputs
+        .map(|(o, spec)| instance.output(PlanIndex(0), o)[..spec.row_bytes()].to_vec())
+        .collect())
+}
+
+/// Whether two answers to one row are the same within `tolerance` of each output's largest value.
+pub fn alike(engine: &dyn Engine, was: &[Vec<u8>], is: &[Vec<u8>], tolerance: f64) -> bool {
+    let numbers = |outputs: &[Vec<u8>]| -> Vec<Vec<f64>> {
+        let specs = engine.signature().outputs.iter();
+        specs.zip(outputs).map(|(spec, bytes)| values(spec.dtype, bytes)).collect()
+    };
+    let (was, is) = (numbers(was), numbers(is));
+    let scales: Vec<f64> = was.iter().map(|values| largest(values)).collect();
+    let lengths = |v: &[Vec<f64>]| v.iter().map(Vec::len).collect::<Vec<_>>();
+    lengths(&was) == lengths(&is) && worst(&was, &is, &scales).difference <= tolerance
 }
 
 /// Makes sure that there are at least [`ALONE_ROWS`] rows.

@@ -3,14 +3,19 @@
 //! Loading reads the manifest, checks the file's hash, lets the engine compile every batch size,
 //! compares answers with the goldens, and compares rows computed in a batch with the same rows
 //! computed alone. It runs on the thread that calls it, never on a worker.
+//!
+//! With a [cache](crate::model::cache) of the very model, what was compiled and found then is taken from
+//! there, and one row is computed again.
 
 use crate::engine::fake::FakeEngine;
 use crate::engine::{self, Description, Engine, EngineKind, LoadRequest};
 use crate::limits::{FRAME_PAYLOAD_BYTES_MAX, MODEL_FILE_BYTES_MAX, TENSOR_ALIGN_BYTES};
+use crate::model::cache::{Cache, CacheState, CacheStatus};
 use crate::model::check::{self, Checked};
 use crate::model::error::ModelError;
 use crate::model::manifest::{FakeSection, Manifest};
 use crate::model::signature::TensorSpec;
+use crate::sys::region;
 use crate::units::Nanos;
 use sha2::Digest;
 use std::path::Path;
@@ -60,6 +65,8 @@ pub struct LoadedModel {
     pub sha256: Option<String>,
     /// How long loading took.
     pub times: LoadTimes,
+    /// Whether it comes from a compiled cache.
+    pub cache: CacheStatus,
 }
 
 /// An input or output as `inspect` prints it.
@@ -106,6 +113,8 @@ pub struct Inspection {
     pub tolerance: f64,
     /// How long loading took.
     pub times: LoadTimes,
+    /// Whether it comes from a compiled cache, and what was checked then.
+    pub cache: CacheStatus,
     /// Operators, memory and weights.
     #[serde(flatten)]
     pub description: Description,
@@ -130,24 +139,67 @@ impl LoadedModel {
         let source = Source::read(&manifest)?;
         let read_ns = nanos(started);
         let started = Instant::now();
-        let mut engine = source.compile(&manifest)?;
-        let mut compile_ns = nanos(started);
+        let cache = source.sha256().and_then(|hash| Cache::of(&manifest, &hash));
+        let mut status = CacheStatus::OFF;
+        let mut hit = None;
+        if let Some(cache) = &cache {
+            status.file = Some(cache.path().to_path_buf());
+            match cache.read(&manifest) {
+                Ok(found) => hit = found,
+                Err(why) => {
+                    event!(
+                        warn,
+                        "model {}: the compiled cache is not used: {}",
+                        manifest.name,
+                        why
+                    );
+                    status.reason = Some(why);
+                }
+            }
+        }
+        let mut reason = None;
+        let (engine, checked, compile_ns, check_ns) = match hit {
+            Some(hit) => {
+                status.state = CacheState::Used;
+                if !hit.engine.signature().batched {
+                    manifest.limit_batches(1);
+                    reason = Some(NOT_A_BATCH.to_string());
+                }
+                // The file was compiled for this very manifest, so that its verdict holds.
+                (hit.engine, hit.checked, nanos(started), Nanos(0))
+            }
+            None => {
+                let mut engine = source.compile(&manifest)?;
+                let mut compile_ns = nanos(started);
+                check_payload(&manifest, &*engine)?;
+                if !engine.signature().batched {
+                    manifest.limit_batches(1);
+                    reason = Some(NOT_A_BATCH.to_string());
+                }
+                let started = Instant::now();
+                let checked = check::check(&manifest, &*engine)?;
+                let check_ns = nanos(started);
+                if checked.refused.is_some() {
+                    manifest.limit_batches(1);
+                    let started = Instant::now();
+                    engine = source.compile(&manifest)?;
+                    compile_ns.0 += nanos(started).0;
+                }
+                if let Some(cache) = &cache {
+                    status.state = CacheState::Written;
+                    if let Err(why) = cache.write(&*engine, &checked) {
+                        event!(warn, "model {}: no compiled cache is kept: {}", manifest.name, why);
+                        (status.state, status.reason) = (CacheState::NotKept, Some(why));
+                    }
+                }
+                (engine, checked, compile_ns, check_ns)
+            }
+        };
         check_payload(&manifest, &*engine)?;
         check_labels(&manifest, &*engine)?;
-        let mut reason = None;
-        if !engine.signature().batched {
-            manifest.limit_batches(1);
-            reason = Some("axis 0 of its inputs and outputs is not a batch".to_string());
-        }
-        let started = Instant::now();
-        let Checked { golden_rows, golden_difference, max_difference, refused } =
-            check::check(&manifest, &*engine)?;
-        let check_ns = nanos(started);
+        let Checked { golden_rows, golden_difference, max_difference, refused } = checked;
         if let Some(why) = refused {
             manifest.limit_batches(1);
-            let started = Instant::now();
-            engine = source.compile(&manifest)?;
-            compile_ns.0 += nanos(started).0;
             reason = Some(why);
         }
         if manifest.max_batch_size == 1 && reason.is_none() {
@@ -160,14 +212,19 @@ impl LoadedModel {
             got: manifest.max_batch_size,
             max_difference,
         };
+        let sha256 = source.sha256();
+        // The graph and the file are gone; what the allocator keeps of them goes too.
+        drop(source);
+        region::trim();
         Ok(LoadedModel {
             manifest,
             engine,
             batching,
             golden_rows,
             golden_difference,
-            sha256: source.sha256(),
+            sha256,
             times: LoadTimes { read_ns, compile_ns, check_ns },
+            cache: status,
         })
     }
 
@@ -201,6 +258,7 @@ impl LoadedModel {
             golden_difference: self.golden_difference,
             tolerance: self.manifest.tolerance,
             times: self.times,
+            cache: self.cache.clone(),
             description: self.engine.describe(),
         }
     }
@@ -209,6 +267,9 @@ impl LoadedModel {
 fn nanos(since: Instant) -> Nanos {
     Nanos(since.elapsed().as_nanos().min(u64::MAX as u128) as u64)
 }
+
+/// Why a model without a batch axis is not batched.
+const NOT_A_BATCH: &str = "axis 0 of its inputs and outputs is not a batch";
 
 /// What an engine is compiled from.
 enum Source {

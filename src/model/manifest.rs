@@ -126,6 +126,8 @@ pub struct Manifest {
     pub tolerance: f64,
     /// What the `fake` engine pretends to be.
     pub fake: Option<FakeSection>,
+    /// Directory of compiled caches. Not a key of the file: whoever loads the model says where.
+    pub cache_dir: Option<PathBuf>,
 }
 
 impl Manifest {
@@ -293,6 +295,7 @@ fn parse(
         model_warmup: model_warmup as u32,
         tolerance,
         fake,
+        cache_dir: None,
     })
 }
 

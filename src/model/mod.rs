@@ -3,6 +3,7 @@
 //! [`LoadedModel::read`] does all of it: from a path to a model that is compiled, compared with its
 //! goldens, and known to batch without changing an answer (or known why not).
 
+pub mod cache;
 pub mod check;
 pub mod error;
 pub mod load;
@@ -10,6 +11,7 @@ pub mod manifest;
 pub mod npy;
 pub mod signature;
 
+pub use cache::{CacheState, CacheStatus};
 pub use error::ModelError;
 pub use load::{BatchingStatus, Inspection, LoadedModel};
 pub use manifest::{InstanceGroup, Manifest};

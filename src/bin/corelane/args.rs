@@ -2,7 +2,8 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use corelane::client::Address;
-use corelane::config::{parse_cores, parse_idle};
+use corelane::config::{parse_cores, parse_idle, parse_wish};
+use corelane::engine::Wish;
 use corelane::transport::SerialOptions;
 use corelane::units::CoreId;
 use corelane::worker::IdleStrategy;
@@ -65,7 +66,7 @@ pub struct ServeArgs {
     /// The configuration file.
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "models", "unix", "tcp", "serial", "cores", "unpinned", "io_core", "idle", "metrics", "allow_uid",
-        "psk_file", "non_loopback", "board", "board_mismatch",
+        "psk_file", "non_loopback", "board", "board_mismatch", "cache", "lock_memory", "huge_pages",
     ])]
     pub config: Option<PathBuf>,
     /// Models to serve: directories with a manifest, or bare .onnx files.
@@ -111,6 +112,15 @@ pub struct ServeArgs {
     /// Allow addresses that other machines reach; TCP then needs --psk-file.
     #[arg(long)]
     pub non_loopback: bool,
+    /// Directory of compiled models, for a faster start.
+    #[arg(long, value_name = "DIR")]
+    pub cache: Option<PathBuf>,
+    /// Lock weights and arenas into memory: off, try or require.
+    #[arg(long, value_name = "WISH", value_parser = parse_wish)]
+    pub lock_memory: Option<Wish>,
+    /// Put weights and arenas in huge pages: off, try or require.
+    #[arg(long, value_name = "WISH", value_parser = parse_wish)]
+    pub huge_pages: Option<Wish>,
 }
 
 /// What to do where the machine is not as the board says.
@@ -211,9 +221,12 @@ pub struct InspectArgs {
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
-    /// Print the steps of the plan too.
+    /// Print the steps of the plan too, timed.
     #[arg(long)]
     pub plan: bool,
+    /// Directory of compiled models.
+    #[arg(long, value_name = "DIR")]
+    pub cache: Option<PathBuf>,
 }
 
 /// Arguments of `stats`.

@@ -90,7 +90,7 @@ pub fn run(args: &DemoArgs) -> Outcome {
     let mut builder = Runtime::builder();
     let mut setups = Vec::new();
     for name in MODELS {
-        let setup = models::load(&ModelEntry::new(root.join("models").join(name)))?;
+        let setup = models::load(&ModelEntry::new(root.join("models").join(name)), None)?;
         setups.push(setup.clone());
         builder = builder.model(setup);
     }

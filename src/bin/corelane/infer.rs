@@ -67,7 +67,7 @@ pub fn run(args: &InferArgs) -> Outcome {
             talk(args, target, &args.model, &[])
         }
         None => {
-            let setup = crate::models::load(&ModelEntry::new(&args.model))?;
+            let setup = crate::models::load(&ModelEntry::new(&args.model), None)?;
             let (name, labels) = (setup.name.clone(), setup.labels.clone());
             // One worker is enough for one client; it stays off the first core, where this thread
             // most likely is.

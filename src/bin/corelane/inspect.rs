@@ -2,21 +2,39 @@
 
 use crate::args::InspectArgs;
 use crate::exit::{Code, Exit, Outcome};
+use corelane::engine::{PlanIndex, Profile};
 use corelane::model::load::TensorInfo;
-use corelane::model::{Inspection, LoadedModel};
+use corelane::model::{CacheState, Inspection, LoadedModel, Manifest};
+
+/// Runs of the first batch size that `--plan` times.
+const TIMED_RUNS: usize = 20;
+
+/// What `--json` prints.
+#[derive(serde::Serialize)]
+struct Report {
+    #[serde(flatten)]
+    inspection: Inspection,
+    /// How long the steps of the first batch size take, with `--plan`.
+    profile: Option<Profile>,
+}
 
 /// Runs the command.
 pub fn run(args: &InspectArgs) -> Outcome {
-    let model = LoadedModel::read(&args.model).map_err(|e| Exit::new(Code::Config, e))?;
-    let mut inspection = model.inspect();
-    if !args.plan {
-        inspection.description.steps.clear();
+    let mut manifest = Manifest::read(&args.model).map_err(|e| Exit::new(Code::Config, e))?;
+    manifest.cache_dir.clone_from(&args.cache);
+    let model = LoadedModel::load(manifest).map_err(|e| Exit::new(Code::Config, e))?;
+    let mut report = Report { inspection: model.inspect(), profile: None };
+    if args.plan {
+        let timed = model.engine.profile(PlanIndex(0), TIMED_RUNS);
+        report.profile = timed.map_err(|e| Exit::new(Code::Failure, e))?;
+    } else {
+        report.inspection.description.steps.clear();
     }
     if args.json {
-        let text = serde_json::to_string(&inspection).map_err(|e| Exit::new(Code::Failure, e))?;
+        let text = serde_json::to_string(&report).map_err(|e| Exit::new(Code::Failure, e))?;
         println!("{text}");
     } else {
-        print!("{}", render(&inspection));
+        print!("{}", render(&report.inspection, report.profile.as_ref()));
     }
     Ok(())
 }
@@ -29,7 +47,7 @@ fn bytes(n: usize) -> String {
     }
 }
 
-fn render(i: &Inspection) -> String {
+fn render(i: &Inspection, profile: Option<&Profile>) -> String {
     use std::fmt::Write;
     let mut out = String::new();
     let d = &i.description;
@@ -75,6 +93,25 @@ fn render(i: &Inspection) -> String {
         let _ = writeln!(out, "  labels    {}", i.labels);
     }
     let _ = writeln!(out, "  weights   {}, shared by all workers", bytes(d.weight_bytes));
+    for note in &d.precision {
+        let _ = writeln!(out, "  precision {note}");
+    }
+    let from = match (i.cache.state, &i.cache.file, &i.cache.reason) {
+        (CacheState::Off, ..) | (_, None, _) => None,
+        (CacheState::Used, Some(file), _) => {
+            Some(format!("used, with what was checked then: {}", file.display()))
+        }
+        (CacheState::Written, Some(file), None) => Some(format!("written: {}", file.display())),
+        (CacheState::Written, Some(file), Some(why)) => {
+            Some(format!("written anew: {} ({why})", file.display()))
+        }
+        (CacheState::NotKept, _, why) => {
+            Some(format!("not kept: {}", why.as_deref().unwrap_or("")))
+        }
+    };
+    if let Some(from) = from {
+        let _ = writeln!(out, "  cache     {from}");
+    }
     let heap = if d.allocation_free { "never" } else { "on every run" };
     let _ = writeln!(out, "  allocator called {heap} once warm");
     let _ = writeln!(
@@ -96,6 +133,22 @@ fn render(i: &Inspection) -> String {
     let _ = writeln!(out, "\n  {:>5}  {:<32} run by", "count", "operator");
     for o in &d.operators {
         let _ = writeln!(out, "  {:>5}  {:<32} {}", o.count, o.operator, o.implementation);
+    }
+    if let Some(p) = profile {
+        let total: u64 = p.step_ns.iter().sum();
+        let _ = writeln!(
+            out,
+            "\n  batch {}, times of {} runs on zeros (medians; {:.1} us in all, {} % of it in fallbacks)",
+            p.batch_size,
+            p.runs,
+            total as f64 / 1e3,
+            p.fallback_percent
+        );
+        for (ns, step) in p.step_ns.iter().zip(&p.steps) {
+            let share = *ns as f64 * 100.0 / total.max(1) as f64;
+            let _ = writeln!(out, "  {:>9.1} us {share:>5.1} %  {step}", *ns as f64 / 1e3);
+        }
+        let _ = writeln!(out);
     }
     for step in &d.steps {
         let _ = writeln!(out, "  {step}");

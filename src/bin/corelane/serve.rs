@@ -6,13 +6,15 @@ use crate::supervisor::{Pulse, Supervisor};
 use crate::{endpoint, link, models};
 use corelane::board::Machine;
 use corelane::config::{Config, Listen, ModelEntry, Workers};
+use corelane::engine::MemoryOptions;
 use corelane::lab::schedule::Arrival;
 use corelane::lab::schedule::trace::Trace;
+use corelane::model::CacheState;
 use corelane::runtime::{
     BoardMismatch, PlannedBoard, Runtime, ServeError, ServedModel, plan_board,
 };
 use corelane::sys::sync::{Arc, AtomicBool, Ordering};
-use corelane::sys::{affinity, clock};
+use corelane::sys::{affinity, clock, memory as system_memory, region};
 use corelane::transport::{Arrivals, BindError, Server, ServerOptions, TcpOptions, UnixOptions};
 use corelane::units::{CoreId, ModelId, Nanos};
 use log::LevelFilter;
@@ -81,6 +83,7 @@ fn serve(args: &ServeArgs, log: Option<LevelFilter>, record: Option<&RecordArgs>
     let start = clock::now();
     // Before weights are allocated; the runtime asks again and tells.
     let _ = config.realtime.process.apply_early();
+    region::configure(config.memory);
     let mut runtime = build(&config)?;
     let traced = record.map(|r| traced(&runtime, r)).transpose()?;
     let housekeeping = runtime.housekeeping_cores().map_err(|e| Exit::new(Code::Config, e))?;
@@ -286,6 +289,11 @@ fn from_args(args: &ServeArgs) -> Config {
         },
         metrics: args.metrics.clone(),
         metrics_allow_non_loopback: args.non_loopback,
+        cache: args.cache.clone(),
+        memory: MemoryOptions {
+            lock: args.lock_memory.unwrap_or_default(),
+            huge_pages: args.huge_pages.unwrap_or_default(),
+        },
         ..default
     }
 }
@@ -299,7 +307,7 @@ pub fn build(config: &Config) -> Result<Runtime, Exit> {
         Workers::Unpinned(n) => builder.unpinned(*n),
     };
     for entry in &config.models {
-        builder = builder.model(models::load(entry)?);
+        builder = builder.model(models::load(entry, config.cache.as_deref())?);
     }
     builder.build().map_err(|e| Exit::new(Code::Config, e))
 }
@@ -366,6 +374,10 @@ struct Ready {
     /// The board whose plan named the cores, as wanted and as got.
     board: Option<PlannedBoard>,
     memory: Memory,
+    /// Bytes of the process that are in memory.
+    resident_bytes: Option<usize>,
+    /// What was asked for, for weights and arenas, and what the system gave.
+    regions: region::Report,
     /// From the start of loading to here.
     boot_ns: u64,
 }
@@ -393,6 +405,8 @@ struct ReadyModel {
     workers: Vec<usize>,
     /// Whether its engine never calls the allocator once warm.
     allocation_free: bool,
+    /// Whether it comes from a compiled cache.
+    cache: CacheState,
     memory: Memory,
 }
 
@@ -419,8 +433,6 @@ impl ReadyModel {
             (0..u64::BITS as usize).filter(|w| spec.workers & (1 << w) != 0).collect();
         let rows = usize::from(spec.max_request_rows.0);
         let slot = signature.input_layout(rows).1 + signature.output_layout(rows).1;
-        let arenas: Option<usize> = description.memory.iter().map(|m| m.arena_bytes).sum();
-        let staging: usize = description.memory.iter().map(|m| m.staging_bytes).sum();
         let batching = setup.inspection.as_ref().map(|i| &i.batching);
         ReadyModel {
             name: setup.name.clone(),
@@ -432,10 +444,11 @@ impl ReadyModel {
             max_queue_size: spec.max_queue_size,
             max_request_rows: spec.max_request_rows.0,
             allocation_free: description.allocation_free,
+            cache: setup.inspection.as_ref().map_or(CacheState::Off, |i| i.cache.state),
             memory: Memory {
                 weight_bytes: description.weight_bytes,
-                arena_bytes: arenas.map(|n| n * workers.len()),
-                staging_bytes: staging * workers.len(),
+                arena_bytes: description.instance_arena_bytes.map(|n| n * workers.len()),
+                staging_bytes: description.instance_staging_bytes * workers.len(),
                 slot_bytes: model.queue.slots() * slot,
             },
             workers,
@@ -476,6 +489,8 @@ impl Ready {
             io_core: io_core.map(|c| c.0),
             board: None,
             memory,
+            resident_bytes: system_memory::resident_bytes(),
+            regions: region::report(),
             boot_ns,
         }
     }
