@@ -48,7 +48,8 @@
 //! priority, stage times, and one word that says who owns it. Payloads are read from the socket
 //! straight into it; only its index travels. An in-process client fills a slot by itself and waits on
 //! that word. Any idle worker takes from the ring, so no request waits behind a long one while a core
-//! idles.
+//! idles. A request that is alone in the server is answered by its worker, on the connection's socket,
+//! which the I/O thread lends for that one frame ([`queue::outlet`]).
 //!
 //! # Contracts
 //! - **No allocation on the request path.** Once ready, workers and the I/O thread never call the

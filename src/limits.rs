@@ -115,6 +115,8 @@ pub const CONNECTIONS_MAX: usize = 256;
 pub const IN_FLIGHT_PER_CONNECTION_MAX: usize = 256;
 /// Bytes that a connection reads ahead; small frames are parsed from here.
 pub const CONNECTION_READ_BYTES: usize = 16 * 1024;
+/// Longest answer that a worker sends by itself, in bytes: longer copies are for the I/O thread.
+pub const DIRECT_ANSWER_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of small answers (not tensors) that wait for a slow reader.
 pub const CONNECTION_REPLY_BYTES_MAX: usize = 128 * 1024;
 /// A connection whose reader takes nothing for so long is closed, in milliseconds.

@@ -33,6 +33,7 @@ impl Default for Histogram {
     }
 }
 
+#[inline]
 fn bucket_of(ns: u64) -> usize {
     if ns < 1 << SUB_BITS {
         return ns as usize;
@@ -48,6 +49,7 @@ fn bucket_top(index: usize) -> u64 {
     if octave == 0 { sub } else { (((1 << SUB_BITS) + sub + 1) << (octave - 1)) - 1 }
 }
 
+#[inline]
 fn add(counter: &AtomicU64, n: u64) {
     // Single writer: a load and a store are enough, and cheaper than a locked add.
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
@@ -55,6 +57,7 @@ fn add(counter: &AtomicU64, n: u64) {
 
 impl Histogram {
     /// Takes in one value. Single writer.
+    #[inline]
     pub fn record(&self, value: Nanos) {
         add(&self.buckets[bucket_of(value.0)], 1);
         add(&self.sum, value.0);
@@ -144,6 +147,7 @@ pub struct LaneStats {
 
 impl LaneStats {
     /// Adds to a counter. Single writer.
+    #[inline]
     pub fn bump(counter: &AtomicU64, n: u64) {
         add(counter, n);
     }

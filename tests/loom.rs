@@ -19,9 +19,12 @@
 #![cfg(loom)]
 
 use corelane::queue::handle::{Found, HandleWord};
+use corelane::queue::handover::{Handover, Reclaimed};
 use corelane::queue::idle::{IdleSet, SleepFlag};
 use corelane::queue::ring::IndexRing;
+use corelane::queue::stack::IndexStack;
 use corelane::queue::state::{Abandon, SlotState};
+use corelane::sys::returns::Returns;
 use corelane::sys::sync::mutant::without_fences;
 use corelane::sys::sync::{Arc, AtomicU32, AtomicU64, Ordering, SharedCell};
 use loom::thread;
@@ -277,6 +280,80 @@ fn ring_late_producer_sees_a_cell_as_new_as_the_tail() {
     });
 }
 
+// --- queue::stack ---
+
+#[test]
+fn stack_values_have_one_owner_at_a_time() {
+    check(|| {
+        // Each thread takes a slot, uses it, and puts it back, twice: the ways of a top that is taken,
+        // put back and taken again while another thread has an old head in its hands.
+        let stack = Arc::new(IndexStack::new(2));
+        let payloads = Payloads::new(2);
+        for value in 0..2 {
+            payloads.write(value);
+            stack.push(value);
+        }
+        let user = || {
+            let (stack, payloads) = (stack.clone(), payloads.clone());
+            move || {
+                for _ in 0..2 {
+                    let Some(value) = stack.pop() else { continue };
+                    payloads.consume(value);
+                    payloads.write(value);
+                    stack.push(value);
+                }
+            }
+        };
+        let other = thread::spawn(user());
+        user()();
+        other.join().unwrap();
+        let mut left = vec![stack.pop().unwrap(), stack.pop().unwrap()];
+        left.sort();
+        assert_eq!((left, stack.pop()), (vec![0, 1], None), "nothing lost, nothing twice");
+    });
+}
+
+#[test]
+fn stack_old_head_is_not_taken_for_the_present_one() {
+    check(|| {
+        // 1 lies on 0. One thread reads that head; the other takes both and puts 1 back alone. Were the
+        // heads alike, the first would take 1 and leave 0 on top, which the other still owns.
+        let stack = Arc::new(IndexStack::new(2));
+        let payloads = Payloads::new(2);
+        for value in 0..2 {
+            payloads.write(value);
+            stack.push(value);
+        }
+        let other = {
+            let (stack, payloads) = (stack.clone(), payloads.clone());
+            thread::spawn(move || {
+                let (first, second) = (stack.pop(), stack.pop());
+                if let Some(value) = first {
+                    payloads.consume(value);
+                    payloads.write(value);
+                    stack.push(value);
+                }
+                if let Some(value) = second {
+                    payloads.consume(value);
+                }
+                second
+            })
+        };
+        let mut mine = Vec::new();
+        while let Some(value) = stack.pop() {
+            payloads.consume(value);
+            mine.push(value);
+        }
+        mine.extend(other.join().unwrap());
+        while let Some(value) = stack.pop() {
+            payloads.consume(value);
+            mine.push(value);
+        }
+        mine.sort();
+        assert_eq!(mine, [0, 1], "nothing lost, nothing twice");
+    });
+}
+
 // --- queue::idle ---
 
 /// A worker that announces, looks again, and sleeps; a producer that pushes and wakes.
@@ -446,7 +523,7 @@ fn flag_and_event() {
         })
         .collect();
     while done.load(Ordering::Acquire) < 2 {
-        flag.announce();
+        flag.announce(false);
         if done.load(Ordering::Acquire) < 2 {
             // Never written to would be a deadlock.
             event.read();
@@ -473,7 +550,7 @@ fn mutant_sleep_flag_without_fences_loses_a_wake_up() {
 fn sleep_flag_tells_one_caller_only() {
     check(|| {
         let flag = Arc::new(SleepFlag::new());
-        flag.announce();
+        flag.announce(false);
         let told: Vec<_> = (0..2)
             .map(|_| {
                 let flag = flag.clone();
@@ -770,5 +847,240 @@ fn handle_has_one_holder() {
         assert_eq!(taken + theirs, 1);
         assert!(!hinted || taken == 1);
         assert_eq!(word.take(|phase| phase == PENDING), Err(Found::Phase(VACANT)));
+    });
+}
+
+// --- queue::handover ---
+
+/// A connection's way out: the record is what was lent, the cell stands for the socket, which two
+/// threads must never write to at once.
+struct WayOut {
+    handover: Handover<u32>,
+    socket: SharedCell<Vec<u32>>,
+}
+
+// SAFETY: loom watches each access and fails the model if two of them race.
+unsafe impl Sync for WayOut {}
+// SAFETY: as above.
+unsafe impl Send for WayOut {}
+
+impl WayOut {
+    fn new() -> Arc<Self> {
+        Arc::new(WayOut { handover: Handover::new(0), socket: SharedCell::new(Vec::new()) })
+    }
+
+    fn write(&self, frame: u32) {
+        // SAFETY: loom has checked that nobody else reaches the cell now.
+        self.socket.with_mut(|socket| unsafe { (*socket).push(frame) });
+    }
+
+    fn lend(&self, key: u64, request: u32) {
+        // SAFETY: the models' own claim of who owns the record; loom checks it.
+        unsafe { self.handover.record(|r| *r = request) };
+        self.handover.lend(key);
+    }
+
+    /// What a worker does at the end of the request with this key. Returns whether it sent.
+    fn answer(&self, key: u64) -> bool {
+        let begun = self.handover.begin(key);
+        if begun {
+            // SAFETY: as above.
+            let request = unsafe { self.handover.record(|r| *r) };
+            assert_eq!(request as u64, key + 100, "the answer of its own request");
+            self.write(request);
+            // SAFETY: as above.
+            unsafe { self.handover.record(|r| *r = 7) };
+            self.handover.end();
+        }
+        begun
+    }
+
+    fn written(&self) -> Vec<u32> {
+        // SAFETY: as above.
+        self.socket.with(|socket| unsafe { (*socket).clone() })
+    }
+}
+
+fn lent_socket_is_written_by_one() {
+    let out = WayOut::new();
+    out.lend(1, 101);
+    let worker = {
+        let out = out.clone();
+        thread::spawn(move || out.answer(1))
+    };
+    // The I/O thread wants to write something of its own meanwhile.
+    let found = out.handover.reclaim();
+    if found != Reclaimed::Sending {
+        out.write(9);
+    }
+    let sent = worker.join().unwrap();
+    match found {
+        Reclaimed::Held => assert!(!sent, "it was taken back"),
+        Reclaimed::Sending | Reclaimed::Sent => assert!(sent),
+    }
+    assert_eq!(out.handover.settle(), sent);
+    if sent {
+        // SAFETY: as above: settled, it is the lender's.
+        assert_eq!(unsafe { out.handover.record(|r| *r) }, 7, "the outcome comes with the end");
+        assert!(out.written().contains(&101));
+    }
+    assert_eq!(out.handover.reclaim(), Reclaimed::Held);
+}
+
+#[test]
+fn handover_lent_socket_is_written_by_one_side_at_a_time() {
+    check(lent_socket_is_written_by_one);
+}
+
+#[test]
+fn handover_late_worker_does_not_answer_another_request() {
+    check(|| {
+        // Lent, taken back, and lent again for another request, while the first one's worker ends.
+        let out = WayOut::new();
+        out.lend(1, 101);
+        let first = {
+            let out = out.clone();
+            thread::spawn(move || out.answer(1))
+        };
+        let taken_back = out.handover.reclaim() == Reclaimed::Held;
+        if taken_back {
+            out.lend(2, 102);
+            let second = {
+                let out = out.clone();
+                thread::spawn(move || out.answer(2))
+            };
+            assert!(second.join().unwrap(), "it was lent for this one and never taken back");
+            assert!(!first.join().unwrap());
+            assert_eq!(out.written(), [102]);
+        } else {
+            assert!(first.join().unwrap());
+            assert_eq!(out.written(), [101]);
+        }
+        assert!(out.handover.settle());
+    });
+}
+
+#[test]
+fn handover_what_a_closing_lender_sees_is_final() {
+    check(|| {
+        // The I/O thread closes the socket as soon as no worker is writing: here, takes all out.
+        let out = WayOut::new();
+        out.lend(1, 101);
+        let worker = {
+            let out = out.clone();
+            thread::spawn(move || out.answer(1))
+        };
+        if out.handover.reclaim() != Reclaimed::Sending {
+            // SAFETY: loom has checked that nobody else reaches the cell now, nor later.
+            out.socket.with_mut(|socket| unsafe { (*socket).clear() });
+            worker.join().unwrap();
+            assert!(out.written().is_empty(), "nobody writes to a closed socket");
+        } else {
+            assert!(worker.join().unwrap());
+        }
+    });
+}
+
+/// An answer that a worker sent by itself wakes only an I/O thread that is eager for it.
+fn eager_sleeper() {
+    let flag = Arc::new(SleepFlag::new());
+    let event = Arc::new(Event::default());
+    let told = Arc::new(AtomicU32::new(0));
+    let worker = {
+        let (flag, event, told) = (flag.clone(), event.clone(), told.clone());
+        thread::spawn(move || {
+            told.store(1, Ordering::Release);
+            if flag.take_eager() {
+                event.write();
+            }
+        })
+    };
+    while told.load(Ordering::Acquire) == 0 {
+        flag.announce(true);
+        if told.load(Ordering::Acquire) == 0 {
+            // Never written to would be a deadlock.
+            event.read();
+        }
+        flag.cancel();
+    }
+    worker.join().unwrap();
+}
+
+#[test]
+fn sleep_flag_wakes_an_eager_sleeper() {
+    check(eager_sleeper);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn mutant_eager_sleep_flag_without_fences_loses_a_wake_up() {
+    without_fences(|| check(eager_sleeper));
+}
+
+#[test]
+fn sleep_flag_lets_others_sleep_through_what_can_wait() {
+    check(|| {
+        let flag = Arc::new(SleepFlag::new());
+        flag.announce(false);
+        let other = {
+            let flag = flag.clone();
+            thread::spawn(move || flag.take_eager())
+        };
+        assert!(!other.join().unwrap());
+        assert!(flag.take(), "the flag is still up for what can't wait");
+    });
+}
+
+// --- sys::returns ---
+
+/// A block of a private heap: its link, and what its user wrote.
+struct Block {
+    next: SharedCell<*mut Block>,
+    used: SharedCell<u32>,
+}
+
+#[test]
+fn returned_blocks_come_back_once_with_what_was_written() {
+    check(|| {
+        let returns = Arc::new(Returns::<Block>::default());
+        let give = |returns: &Returns<Block>, value: u32| {
+            let block = Box::into_raw(Box::new(Block {
+                next: SharedCell::new(std::ptr::null_mut()),
+                used: SharedCell::new(0),
+            }));
+            // SAFETY: the block is the giver's until it is given; loom watches the accesses.
+            unsafe {
+                (*block).used.with_mut(|used| *used = value);
+                returns.give(block, |next| (*block).next.with_mut(|link| *link = next));
+            }
+        };
+        let givers: Vec<_> = (1..=2)
+            .map(|value| {
+                let returns = returns.clone();
+                thread::spawn(move || give(&returns, value))
+            })
+            .collect();
+        let mut seen = Vec::new();
+        let mut take = || {
+            let mut block = returns.take_all();
+            while !block.is_null() {
+                // SAFETY: a block that was taken is the taker's; it was made by `Box::into_raw`.
+                unsafe {
+                    seen.push((*block).used.with(|used| *used));
+                    let next = (*block).next.with(|link| *link);
+                    drop(Box::from_raw(block));
+                    block = next;
+                }
+            }
+        };
+        take();
+        give(&returns, 3);
+        take();
+        for giver in givers {
+            giver.join().unwrap();
+        }
+        take();
+        seen.sort();
+        assert_eq!(seen, [1, 2, 3], "nothing lost, nothing twice");
     });
 }

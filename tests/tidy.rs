@@ -84,7 +84,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("queue", &["sys", "limits", "units", "model::signature"]),
     ("batch", &["limits", "units"]),
     ("toml_errors", &[]),
-    ("model", &["limits", "units", "engine", "sys", "toml_errors"]),
+    // A signature's payload is laid out by the protocol's rule.
+    ("model", &["limits", "units", "engine", "sys", "toml_errors", "wire"]),
     ("engine", &["limits", "units", "sys", "model::signature"]),
     ("metrics", &["limits", "units", "sys", "queue"]),
     // A worker records what it did in the metrics' fixed memory.

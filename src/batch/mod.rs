@@ -64,8 +64,12 @@ pub const BATCH_MUST_SAVE_PERCENT: u64 = 5;
 /// `costs` are ascending by size. A batch between two sizes is padded up, and pays the larger one's
 /// time. A size that was not measured (time 0) is taken to cost nothing extra, so that it gets
 /// measured.
+#[inline]
 pub fn best_rows(rows: u32, max_batch_size: u32, costs: &[SizeCost]) -> u32 {
     let rows = rows.min(max_batch_size).max(1);
+    if rows == 1 {
+        return 1;
+    }
     let mut best = rows.min(1);
     let mut best_time = u64::MAX;
     let mut best_rows = 1u64;
@@ -92,6 +96,7 @@ pub fn time_of(rows: u32, costs: &[SizeCost]) -> Nanos {
 }
 
 /// Decides for an idle worker that looks at a model's queue.
+#[inline]
 pub fn decide(
     settings: &BatchSettings,
     waiting: Waiting,

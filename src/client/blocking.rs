@@ -42,6 +42,8 @@ pub struct Client {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
+    /// Whether the last reply had a payload that is better not read into `buffer`.
+    long_payloads: bool,
     /// The reply whose payload is coming: its id, outcome, payload, and how much of that is here.
     current: Option<(RequestId, Outcome, Vec<u8>, usize)>,
     done: Vec<(RequestId, Outcome, Vec<u8>)>,
@@ -62,6 +64,7 @@ impl Client {
             buffer: vec![0; READ_BYTES].into_boxed_slice(),
             start: 0,
             end: 0,
+            long_payloads: false,
             current: None,
             done: Vec::new(),
             pool: Vec::new(),
@@ -176,7 +179,11 @@ impl Client {
             self.start = 0;
             self.end = 0;
         }
-        let n = self.stream.recv(&mut self.buffer[self.end..], wait)?;
+        // Where payloads are long, little more than a head is read here, so that the payload goes
+        // straight to where it is kept.
+        let room = &mut self.buffer[self.end..];
+        let ask = if self.long_payloads { room.len().min(HEAD_BYTES_MAX) } else { room.len() };
+        let n = self.stream.recv(&mut room[..ask], wait)?;
         if n == 0 {
             return Err(self.closed());
         }
@@ -213,6 +220,7 @@ impl Client {
                     }
                 }
                 Some(Event::Reply { reply, payload_len }) => {
+                    self.long_payloads = payload_len as usize > READ_BYTES / 4;
                     let id = reply.id();
                     let outcome = match reply {
                         Reply::Answer { rows, receipt, .. } => Outcome::Answer { rows, receipt },

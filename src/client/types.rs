@@ -1,9 +1,8 @@
 //! What a blocking client takes and gives.
 
 use super::session::SessionError;
-use crate::limits::TENSOR_ALIGN_BYTES;
 use crate::units::{DType, Micros, ModelId, Receipt, RequestId, Rows};
-use crate::wire::{ErrorCode, Key};
+use crate::wire::{ErrorCode, Key, place};
 use std::io;
 use std::time::Duration;
 
@@ -168,10 +167,12 @@ pub struct Model {
     pub outputs: Vec<TensorInfo>,
 }
 
+/// `usize::MAX` where no payload could be so long.
 fn payload_len(tensors: &[TensorInfo], rows: usize) -> usize {
-    tensors
+    let end = tensors
         .iter()
-        .fold(0, |end: usize, t| end.next_multiple_of(TENSOR_ALIGN_BYTES) + t.row_bytes * rows)
+        .try_fold(0, |end, t| place(end, t.row_bytes as u64, rows as u64).map(|(_, end)| end));
+    end.and_then(|end| usize::try_from(end).ok()).unwrap_or(usize::MAX)
 }
 
 impl Model {

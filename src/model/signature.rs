@@ -1,7 +1,8 @@
 //! What goes into a model and what comes out of it, per row.
 
-use crate::limits::{TENSOR_ALIGN_BYTES, TENSORS_MAX};
+use crate::limits::TENSORS_MAX;
 use crate::units::DType;
+use crate::wire::place;
 
 /// One input or output of a model.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -29,7 +30,7 @@ impl TensorSpec {
 ///
 /// A payload, and a slot's buffer, holds the tensors in this order; each is `rows` contiguous rows
 /// of little-endian elements, and begins at the next multiple of
-/// [`TENSOR_ALIGN_BYTES`] (gap bytes are zero).
+/// [`TENSOR_ALIGN_BYTES`](crate::limits::TENSOR_ALIGN_BYTES) (gap bytes are zero).
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Signature {
     /// Inputs, without those that the manifest binds to a constant.
@@ -53,14 +54,46 @@ pub struct Span {
 /// Where each tensor of a payload lies, and its whole length.
 pub fn layout(tensors: &[TensorSpec], rows: usize) -> (heapless::Vec<Span, TENSORS_MAX>, usize) {
     let mut spans = heapless::Vec::new();
-    let mut end = 0usize;
+    let mut end = 0;
     for tensor in tensors.iter().take(TENSORS_MAX) {
-        let offset = end.next_multiple_of(TENSOR_ALIGN_BYTES);
-        let len = tensor.row_bytes() * rows;
-        end = offset + len;
-        let _ = spans.push(Span { offset, len });
+        let (from, to) = place(end, tensor.row_bytes() as u64, rows as u64)
+            .expect("a model's payloads fit the address space");
+        let _ = spans.push(Span { offset: from as usize, len: (to - from) as usize });
+        end = to;
     }
-    (spans, end)
+    (spans, end as usize)
+}
+
+/// [`layout`] of one number of rows.
+#[derive(Debug, Clone, Default)]
+pub struct RowsLayout {
+    /// Where each tensor lies.
+    pub spans: heapless::Vec<Span, TENSORS_MAX>,
+    /// The payload's length in bytes.
+    pub bytes: usize,
+}
+
+/// The layouts of every number of rows that a request may have, computed once.
+#[derive(Debug, Clone)]
+pub struct Layouts(Box<[RowsLayout]>);
+
+impl Layouts {
+    /// Layouts of 1 to `rows_max` rows.
+    pub fn new(tensors: &[TensorSpec], rows_max: usize) -> Self {
+        let of = |rows| {
+            let (spans, bytes) = layout(tensors, rows);
+            RowsLayout { spans, bytes }
+        };
+        Layouts((1..=rows_max.max(1)).map(of).collect())
+    }
+    /// The layout of `rows` rows.
+    ///
+    /// # Panics
+    /// If `rows` is 0 or more than the most.
+    #[inline]
+    pub fn of(&self, rows: usize) -> &RowsLayout {
+        &self.0[rows - 1]
+    }
 }
 
 impl Signature {

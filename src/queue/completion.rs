@@ -5,9 +5,12 @@
 //! two entries for each slot of the runtime; the I/O thread drains it every turn, so a full ring only
 //! means that the thread has not run for that long, and the worker waits for it.
 
+use super::Failure;
 use super::idle::SleepFlag;
-use super::slot::Completion;
+use super::outlet::Outlets;
+use super::slot::{Completion, Notify, Work};
 use crate::sys::sync::Arc;
+use crate::units::Receipt;
 use ringbuf::traits::{Consumer, Observer, Producer, Split};
 use ringbuf::{HeapCons, HeapProd, HeapRb};
 use rustix::event::{EventfdFlags, eventfd};
@@ -18,6 +21,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 pub struct IoWaker {
     flag: SleepFlag,
     event: OwnedFd,
+    outlets: Arc<Outlets>,
 }
 
 impl IoWaker {
@@ -27,13 +31,18 @@ impl IoWaker {
     /// If the system has no file descriptor left.
     pub fn new() -> std::io::Result<Arc<Self>> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Arc::new(IoWaker { flag: SleepFlag::new(), event }))
+        Ok(Arc::new(IoWaker { flag: SleepFlag::new(), event, outlets: Arc::default() }))
     }
 
     /// The flag; the I/O thread announces its sleep here, then drains its rings once more, then
     /// waits in the kernel with [`fd`](Self::fd) among what it waits for.
     pub fn flag(&self) -> &SleepFlag {
         &self.flag
+    }
+
+    /// The connections' outlets.
+    pub fn outlets(&self) -> &Arc<Outlets> {
+        &self.outlets
     }
 
     /// The eventfd, to be registered edge-triggered for reading: every wake is a write, and each
@@ -46,6 +55,14 @@ impl IoWaker {
     /// Wakes the I/O thread if it may be asleep. Called after work was made visible.
     pub fn wake(&self) {
         if self.flag.take() {
+            self.wake_always();
+        }
+    }
+
+    /// Wakes the I/O thread if it may be asleep and is eager. Called after work was made visible that
+    /// can wait.
+    pub fn wake_eager(&self) {
+        if self.flag.take_eager() {
             self.wake_always();
         }
     }
@@ -86,9 +103,29 @@ pub fn completion_ring(
 }
 
 impl CompletionSender {
-    /// Sends a completion; call [`flush`](Self::flush) after the last of a batch.
-    pub fn send(&mut self, completion: Completion) {
-        self.sent = true;
+    /// Ends a request and sends its completion, if it has one. A request that ran `alone` is answered
+    /// here if its connection's outlet is lent for it. Call [`flush`](Self::flush) after the last of a
+    /// batch.
+    #[inline]
+    pub fn finish(&mut self, work: Work<'_>, outcome: Result<Receipt, Failure>, alone: bool) {
+        let answered = match (work.notify(), outcome, &self.waker) {
+            (Notify::Outlet(at), Ok(receipt), Some(waker)) if alone => {
+                waker.outlets.send(at, work.completion(), (work.rows(), receipt), work.output())
+            }
+            _ => None,
+        };
+        let Some(completion) = work.complete(outcome) else { return };
+        self.send(completion);
+        if answered == Some(true) {
+            if let Some(waker) = &self.waker {
+                waker.wake_eager();
+            }
+        } else {
+            self.sent = true;
+        }
+    }
+
+    fn send(&mut self, completion: Completion) {
         while self.ring.try_push(completion).is_err() {
             // Without a reader (the transport is gone, the runtime is stopping) nobody listens.
             if !self.ring.read_is_held() {
@@ -101,7 +138,7 @@ impl CompletionSender {
         }
     }
 
-    /// Wakes the I/O thread if it sleeps and something was sent.
+    /// Wakes the I/O thread if it sleeps and something waits for it.
     pub fn flush(&mut self) {
         if std::mem::take(&mut self.sent)
             && let Some(waker) = &self.waker

@@ -7,7 +7,7 @@
 //! asleep.
 
 use crate::sys::futex::WaitWord;
-use crate::sys::sync::{AtomicBool, AtomicU64, Ordering, fence};
+use crate::sys::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::units::Nanos;
 
 /// Sleeping workers, as bits, and a word for each to sleep on.
@@ -58,6 +58,7 @@ impl IdleSet {
 
     /// Wakes one sleeping worker among `workers` (a bit set), after work was made visible.
     /// Returns which.
+    #[inline]
     pub fn wake_one(&self, workers: u64) -> Option<usize> {
         // Partner: the fence in `announce`.
         fence(Ordering::SeqCst);
@@ -89,28 +90,34 @@ impl IdleSet {
 /// The I/O thread's side of the same protocol: a flag that says it may be asleep in the kernel.
 ///
 /// The sleeper announces, fences, looks again; a worker pushes a completion, fences, and wakes the
-/// sleeper only if the flag is up.
+/// sleeper only if the flag is up. News that can wait wakes only a sleeper that is eager for it.
 #[derive(Debug)]
 pub struct SleepFlag {
-    sleeping: AtomicBool,
+    sleeping: AtomicU32,
 }
+
+const UP: u32 = 0;
+const SLEEPING: u32 = 1;
+const SLEEPING_EAGER: u32 = 2;
 
 impl SleepFlag {
     /// A flag that is down.
     pub fn new() -> Self {
-        SleepFlag { sleeping: AtomicBool::new(false) }
+        SleepFlag { sleeping: AtomicU32::new(UP) }
     }
 
-    /// Raises the flag; the caller must look for work once more before it sleeps.
-    pub fn announce(&self) {
-        self.sleeping.store(true, Ordering::Relaxed);
-        // Partner: the fence in `take`.
+    /// Raises the flag; the caller must look for work once more before it sleeps. An `eager` sleeper
+    /// also wants to be woken for what can wait.
+    pub fn announce(&self, eager: bool) {
+        let how = if eager { SLEEPING_EAGER } else { SLEEPING };
+        self.sleeping.store(how, Ordering::Relaxed);
+        // Partner: the fences in `take` and `take_eager`.
         fence(Ordering::SeqCst);
     }
 
     /// Lowers the flag: the thread is awake and will look.
     pub fn cancel(&self) {
-        self.sleeping.store(false, Ordering::Relaxed);
+        self.sleeping.store(UP, Ordering::Relaxed);
     }
 
     /// After work was made visible: whether the caller must wake the sleeper. Exactly one caller is
@@ -118,7 +125,16 @@ impl SleepFlag {
     pub fn take(&self) -> bool {
         // Partner: the fence in `announce`.
         fence(Ordering::SeqCst);
-        self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::Relaxed)
+        self.sleeping.load(Ordering::Relaxed) != UP
+            && self.sleeping.swap(UP, Ordering::Relaxed) != UP
+    }
+
+    /// The same for work that can wait: only an eager sleeper must be woken.
+    pub fn take_eager(&self) -> bool {
+        // Partner: the fence in `announce`.
+        fence(Ordering::SeqCst);
+        self.sleeping.load(Ordering::Relaxed) == SLEEPING_EAGER
+            && self.sleeping.swap(UP, Ordering::Relaxed) != UP
     }
 }
 

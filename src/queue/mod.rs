@@ -3,12 +3,14 @@
 //! | ring | producers | consumers |
 //! |---|---|---|
 //! | [`ring::IndexRing`] per model and priority (ingress) | any client, the I/O thread | any worker of the model |
-//! | [`ring::IndexRing`] per model (free slots) | whoever frees a slot | whoever leases one |
+//! | [`stack::IndexStack`] per model (free slots) | whoever frees a slot | whoever leases one |
 //! | [`completion`] ring per worker | that worker | the I/O thread |
 
 pub mod handle;
+pub mod handover;
 pub mod idle;
 pub mod ring;
+pub mod stack;
 pub mod state;
 
 #[cfg(feature = "std")]
@@ -16,15 +18,17 @@ pub mod completion;
 #[cfg(feature = "std")]
 mod model_queue;
 #[cfg(feature = "std")]
+pub mod outlet;
+#[cfg(feature = "std")]
 mod refusal;
 #[cfg(feature = "std")]
 mod service;
 #[cfg(feature = "std")]
 mod slot;
 #[cfg(feature = "std")]
-pub use model_queue::{ModelQueue, QueueSpec, QueuedView, Submit, TakeStats};
+pub use model_queue::{ModelQueue, QueueSpec, QueuedView, Submit};
 #[cfg(feature = "std")]
-pub use refusal::{Failure, Refusal};
+pub use refusal::{Failure, Refusal, RefusalReason};
 #[cfg(feature = "std")]
 pub use service::ServiceTimes;
 #[cfg(feature = "std")]

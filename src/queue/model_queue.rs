@@ -1,12 +1,13 @@
 //! One model's queue: its slots, its rings by priority, and who may enter.
 
 use super::idle::IdleSet;
-use super::refusal::{Failure, Refusal};
+use super::refusal::{Failure, Refusal, RefusalReason};
 use super::ring::IndexRing;
 use super::service::ServiceTimes;
 use super::slot::{Lease, Notify, SlotPool, Ticket, Work};
+use super::stack::IndexStack;
 use crate::limits::{PRIORITY_LEVELS_MAX, TIMEOUT_US_MAX};
-use crate::model::signature::Signature;
+use crate::model::signature::{Layouts, Signature};
 use crate::sys::clock;
 use crate::sys::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 use crate::units::{Micros, ModelId, Nanos, Priority, Rows};
@@ -59,26 +60,22 @@ pub struct QueuedView {
     pub earliest_deadline: Nanos,
 }
 
-/// How many requests a call to [`ModelQueue::take`] gave and dropped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct TakeStats {
-    /// Rows taken.
-    pub rows: u32,
-}
-
 /// Counters of the client's side; each is a statistic.
 #[derive(Debug, Default)]
 pub(crate) struct QueueCounters {
-    pub refused: [AtomicU64; 6],
+    pub refused: [AtomicU64; RefusalReason::ALL.len()],
     pub abandoned: [AtomicU64; Failure::ALL.len()],
 }
 
 /// A model's queue.
 pub struct ModelQueue {
     pub(super) id: ModelId,
-    pub(super) signature: Signature,
+    signature: Signature,
+    /// By rows, so that no request computes them again.
+    pub(super) inputs: Layouts,
+    pub(super) outputs: Layouts,
     pub(super) pool: SlotPool,
-    free: IndexRing,
+    free: IndexStack,
     levels: Box<[IndexRing]>,
     spec: QueueSpec,
     idle: Arc<IdleSet>,
@@ -89,12 +86,15 @@ pub struct ModelQueue {
     pub(crate) counters: QueueCounters,
 }
 
-/// What every submission writes, on lines of its own.
+/// What every submission writes, on lines of its own: workers look here only for statistics, so the
+/// lines stay with the clients.
 #[derive(Default)]
 #[repr(align(128))]
 struct Entry {
-    /// Requests that wait, in the upper half; their rows, in the lower.
-    waiting: AtomicU64,
+    /// Requests that came to wait so far, in the upper half; their rows, in the lower.
+    entered: AtomicU64,
+    /// [`Exit::left`] as a client last saw it: never ahead of it.
+    left_seen: AtomicU64,
     /// Requests accepted so far.
     accepted: AtomicU64,
 }
@@ -103,13 +103,21 @@ struct Entry {
 #[derive(Default)]
 #[repr(align(128))]
 struct Exit {
+    /// Requests that wait no more, and their rows, as in [`Entry::entered`].
+    left: AtomicU64,
     /// Requests answered or given up so far.
     finished: AtomicU64,
 }
 
-/// One waiting request of `rows` rows, as [`Entry::waiting`] counts.
+/// One waiting request of `rows` rows, as [`Entry::entered`] counts.
 fn one_waiting(rows: Rows) -> u64 {
     (1 << 32) | rows.0 as u64
+}
+
+/// How much waits, given counts of which either may be older than the other.
+fn waiting(entered: u64, left: u64) -> u64 {
+    let waiting = entered.wrapping_sub(left);
+    if (waiting as i64) < 0 { 0 } else { waiting }
 }
 
 impl fmt::Debug for ModelQueue {
@@ -133,12 +141,14 @@ impl ModelQueue {
             spec.signature.input_layout(rows).1,
             spec.signature.output_layout(rows).1,
         );
-        let free = IndexRing::new(count);
-        for index in 0..count as u32 {
-            free.push(index).expect("the free ring holds every slot");
+        let free = IndexStack::new(count);
+        for index in (0..count as u32).rev() {
+            free.push(index);
         }
         Arc::new(ModelQueue {
             id: spec.id,
+            inputs: Layouts::new(&spec.signature.inputs, rows),
+            outputs: Layouts::new(&spec.signature.outputs, rows),
             signature: spec.signature.clone(),
             pool,
             free,
@@ -185,7 +195,13 @@ impl ModelQueue {
 
     /// Requests that wait.
     pub fn queued(&self) -> u32 {
-        (self.entry.waiting.load(Ordering::Relaxed) >> 32) as u32
+        (self.waiting() >> 32) as u32
+    }
+
+    /// Requests that wait, in the upper half; their rows, in the lower.
+    fn waiting(&self) -> u64 {
+        let left = self.exit.left.load(Ordering::Relaxed);
+        waiting(self.entry.entered.load(Ordering::Relaxed), left)
     }
 
     /// Requests accepted so far.
@@ -208,27 +224,26 @@ impl ModelQueue {
     }
 
     /// Whether it accepts nothing more.
+    #[inline]
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }
 
     fn refuse(&self, refusal: Refusal) -> Refusal {
-        let kind = match refusal {
-            Refusal::QueueFull { .. } => 0,
-            Refusal::DeadlineUnmeetable { .. } => 1,
-            Refusal::WrongRows { .. } => 2,
-            Refusal::BadPriority { .. } => 3,
-            Refusal::TimeoutTooLong { .. } => 4,
-            Refusal::ShuttingDown => 5,
-        };
-        self.counters.refused[kind].fetch_add(1, Ordering::Relaxed);
+        self.count_refusal(refusal.reason());
         refusal
+    }
+
+    /// Counts a request for this model that a transport refused before it came here.
+    pub fn count_refusal(&self, reason: RefusalReason) {
+        self.counters.refused[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Takes a free slot for a request of `rows` rows.
     ///
     /// # Errors
     /// Wrong number of rows, no free slot, or shutting down.
+    #[inline]
     pub fn lease(self: &Arc<Self>, rows: Rows) -> Result<Lease, Refusal> {
         let max = self.spec.max_request_rows;
         if rows.0 == 0 || rows > max {
@@ -240,8 +255,11 @@ impl ModelQueue {
         let Some(index) = self.free.pop() else {
             return Err(self.refuse(self.full()));
         };
+        // What will be written at submission comes while the client fills the slot.
+        self.pool.prefetch_to_fill(index);
+        self.levels[self.spec.default_priority.0.saturating_sub(1) as usize].prefetch_tail();
         self.pool.slots[index as usize].state.lease();
-        let (_, bytes) = self.signature.input_layout(rows.0 as usize);
+        let bytes = self.inputs.of(rows.0 as usize).bytes;
         Ok(Lease::new(self.clone(), index, rows, bytes))
     }
 
@@ -249,8 +267,9 @@ impl ModelQueue {
         Refusal::QueueFull { queued: self.queued(), max: self.spec.max_queue_size }
     }
 
+    #[inline]
     pub(super) fn submit(lease: Lease, options: Submit) -> Result<Ticket, Refusal> {
-        let queue = lease.queue().clone();
+        let queue = lease.queue();
         let now = clock::now();
         let priority = match options.priority {
             Priority(0) => queue.spec.default_priority,
@@ -283,34 +302,28 @@ impl ModelQueue {
         }
         // Admission: count first, so that the bound holds among racing clients.
         let one = one_waiting(lease.rows());
-        let waiting = queue.entry.waiting.fetch_add(one, Ordering::Relaxed);
-        if waiting >> 32 >= queue.spec.max_queue_size as u64 {
-            queue.entry.waiting.fetch_sub(one, Ordering::Relaxed);
-            return Err(queue.refuse(queue.full()));
+        let entered = queue.entry.entered.fetch_add(one, Ordering::Relaxed);
+        let max = queue.spec.max_queue_size as u64;
+        if waiting(entered, queue.entry.left_seen.load(Ordering::Relaxed)) >> 32 >= max {
+            // Only now the workers' line is fetched. Relaxed: a count, which orders nothing.
+            let left = queue.exit.left.load(Ordering::Relaxed);
+            queue.entry.left_seen.store(left, Ordering::Relaxed);
+            if waiting(entered, left) >> 32 >= max {
+                queue.entry.entered.fetch_sub(one, Ordering::Relaxed);
+                return Err(queue.refuse(queue.full()));
+            }
         }
         // SeqCst twice over: a drain closes first and then looks at `accepted`; this counts first
         // and then looks at `closed`. Either this sees the close or the drain sees this request.
-        // Release, with the acquire in `version`: whoever sees it sees the count above.
         queue.entry.accepted.fetch_add(1, Ordering::SeqCst);
         if queue.is_closed() {
-            queue.entry.waiting.fetch_sub(one, Ordering::Relaxed);
+            queue.entry.entered.fetch_sub(one, Ordering::Relaxed);
             queue.left();
             return Err(queue.refuse(Refusal::ShuttingDown));
         }
-        let (_, index, rows) = lease.into_parts();
+        let (queue, index, rows) = lease.into_parts();
         let slot = &queue.pool.slots[index as usize];
-        // SAFETY: the lease, consumed above, was the only token and the state is still FILLING.
-        unsafe {
-            slot.state.record(|r| {
-                r.rows = rows;
-                r.notify = options.notify;
-                r.tag = options.tag;
-                r.submitted_at = now;
-            })
-        };
-        slot.rows.store(rows.0 as u32, Ordering::Relaxed);
-        slot.deadline.store(deadline.0, Ordering::Relaxed);
-        slot.submitted_at.store(now.0, Ordering::Relaxed);
+        slot.asked.set(rows, options.notify, options.tag, now, deadline);
         slot.state.submit();
         queue.levels[priority.0 as usize - 1]
             .push(index)
@@ -322,34 +335,45 @@ impl ModelQueue {
     /// How long a request of `rows` rows is estimated to take from now: what waits ahead of it, at
     /// the best measured time per row, over the model's workers, and its own run.
     fn estimate(&self, rows: Rows) -> Nanos {
-        let ahead = self.entry.waiting.load(Ordering::Relaxed) & u32::MAX as u64;
+        let ahead = self.waiting() & u32::MAX as u64;
         self.service.estimate(rows, ahead, self.spec.workers)
     }
 
-    /// What waits. The deadline and the age are read only if `look` (a worker with a configured
-    /// delay needs them); else they are `Nanos(u64::MAX)` and the present.
-    pub fn view(&self, look: bool, now: Nanos) -> QueuedView {
+    /// What waits, as the rings have it, so that it can be taken; rows are counted up to `enough`.
+    ///
+    /// The deadline and the age are read only if `look` (a worker with a configured delay needs
+    /// them), and then requests that were given up do not count; else they are `Nanos(u64::MAX)` and
+    /// the present.
+    #[inline]
+    pub fn view(&self, look: bool, enough: u32, now: Nanos) -> QueuedView {
         let mut view = QueuedView { rows: 0, oldest_at: now, earliest_deadline: Nanos(u64::MAX) };
-        view.rows = self.entry.waiting.load(Ordering::Relaxed) as u32;
-        if look {
-            for level in &self.levels {
-                level.peek_each(|index| {
-                    let slot = &self.pool.slots[index as usize];
-                    let at = Nanos(slot.submitted_at.load(Ordering::Relaxed));
-                    let deadline = Nanos(slot.deadline.load(Ordering::Relaxed));
-                    view.oldest_at = view.oldest_at.min(at);
-                    view.earliest_deadline = view.earliest_deadline.min(deadline);
-                    true
-                });
-            }
+        for level in &self.levels {
+            level.peek_each(|index| {
+                let slot = &self.pool.slots[index as usize];
+                if view.rows == 0 {
+                    // It will be taken: its lines come while this goes on.
+                    level.prefetch_head();
+                    self.pool.prefetch(index);
+                }
+                let asked = &slot.asked;
+                if look {
+                    if slot.state.is_abandoned() {
+                        return true;
+                    }
+                    view.oldest_at = view.oldest_at.min(asked.submitted_at());
+                    view.earliest_deadline = view.earliest_deadline.min(asked.deadline());
+                }
+                view.rows += asked.rows().0 as u32;
+                look || view.rows < enough
+            });
         }
         view
     }
 
-    /// Changes with every request that is accepted, before it is in its ring.
+    /// Changes with every request that is put into a ring.
     #[inline]
     pub fn version(&self) -> u64 {
-        self.entry.accepted.load(Ordering::Acquire)
+        self.levels.iter().fold(0, |sum, level| sum.wrapping_add(level.pushed()))
     }
 
     /// Recycles requests that were given up and are at the heads of their levels.
@@ -364,6 +388,7 @@ impl ModelQueue {
     }
 
     /// Whether anything is in a ring (given-up requests included).
+    #[inline]
     pub fn has_work(&self) -> bool {
         self.levels.iter().any(|l| !l.is_empty())
     }
@@ -372,37 +397,29 @@ impl ModelQueue {
     /// a level, and gives each to `f`. Given-up requests on the way are recycled. A request that
     /// would go over `rows_max` stays at the head of its level, unless it is the first: a request of
     /// more rows than are worth batching must run all the same.
-    pub fn take(
-        self: &Arc<Self>,
-        rows_max: u32,
-        requests_max: usize,
-        now: Nanos,
-        mut f: impl FnMut(Work),
-    ) -> TakeStats {
-        let mut stats = TakeStats::default();
-        let mut requests = 0;
+    pub fn take<'q>(&'q self, rows_max: u32, requests_max: usize, mut f: impl FnMut(Work<'q>)) {
+        let (mut rows, mut requests) = (0, 0);
         for level in &self.levels {
             while requests < requests_max {
-                let room = rows_max.saturating_sub(stats.rows);
+                let room = rows_max.saturating_sub(rows);
                 if room == 0 {
-                    return stats;
+                    return;
                 }
                 let fits = |index: u32| {
-                    requests == 0
-                        || self.pool.slots[index as usize].rows.load(Ordering::Relaxed) <= room
+                    requests == 0 || self.pool.slots[index as usize].asked.rows().0 as u32 <= room
                 };
                 let Some(index) = level.pop_if(fits) else { break };
-                if let Some(work) = Work::take(self, index, now) {
-                    stats.rows += work.rows().0 as u32;
+                if let Some(work) = Work::take(self, index) {
+                    rows += work.rows().0 as u32;
                     requests += 1;
                     f(work);
                 }
             }
         }
-        stats
     }
 
     /// Wakes a sleeping worker other than `except`, if something waits.
+    #[inline]
     pub fn wake_another(&self, except: usize) {
         if self.has_work() {
             self.idle.wake_one(self.spec.workers & !(1 << except));
@@ -410,8 +427,9 @@ impl ModelQueue {
     }
 
     /// A request stopped waiting: a worker took it.
+    #[inline]
     pub(super) fn left_queue(&self, rows: Rows) {
-        self.entry.waiting.fetch_sub(one_waiting(rows), Ordering::Relaxed);
+        self.exit.left.fetch_add(one_waiting(rows), Ordering::Relaxed);
     }
 
     /// A request that waited was given up by its client.
@@ -424,12 +442,14 @@ impl ModelQueue {
     }
 
     /// A request was answered, or given up.
+    #[inline]
     pub(super) fn left(&self) {
         // Release, with the acquire in `outstanding`.
         self.exit.finished.fetch_add(1, Ordering::Release);
     }
 
+    #[inline]
     pub(super) fn put_free(&self, index: u32) {
-        self.free.push(index).expect("the free ring holds every slot");
+        self.free.push(index);
     }
 }

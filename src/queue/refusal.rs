@@ -45,6 +45,78 @@ pub enum Refusal {
     ShuttingDown,
 }
 
+/// Why a request was not accepted, as the counters call it: by the queue, or by a transport before it
+/// came there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefusalReason {
+    /// [`Refusal::QueueFull`].
+    QueueFull,
+    /// [`Refusal::DeadlineUnmeetable`].
+    DeadlineUnmeetable,
+    /// [`Refusal::WrongRows`].
+    WrongRows,
+    /// [`Refusal::BadPriority`].
+    BadPriority,
+    /// [`Refusal::TimeoutTooLong`].
+    TimeoutTooLong,
+    /// [`Refusal::ShuttingDown`].
+    ShuttingDown,
+    /// The payload has not the length of that many rows.
+    WrongPayloadLength,
+    /// A request with its id is in flight on the connection.
+    DuplicateRequestId,
+    /// As many requests are in flight on the connection as may be.
+    TooManyInFlight,
+    /// The server is not ready yet.
+    NotReady,
+}
+
+impl RefusalReason {
+    /// All reasons, in the order of their numbers.
+    pub const ALL: [RefusalReason; 10] = [
+        RefusalReason::QueueFull,
+        RefusalReason::DeadlineUnmeetable,
+        RefusalReason::WrongRows,
+        RefusalReason::BadPriority,
+        RefusalReason::TimeoutTooLong,
+        RefusalReason::ShuttingDown,
+        RefusalReason::WrongPayloadLength,
+        RefusalReason::DuplicateRequestId,
+        RefusalReason::TooManyInFlight,
+        RefusalReason::NotReady,
+    ];
+
+    /// The reason's name in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            RefusalReason::QueueFull => "queue_full",
+            RefusalReason::DeadlineUnmeetable => "deadline_unmeetable",
+            RefusalReason::WrongRows => "wrong_rows",
+            RefusalReason::BadPriority => "bad_priority",
+            RefusalReason::TimeoutTooLong => "timeout_too_long",
+            RefusalReason::ShuttingDown => "shutting_down",
+            RefusalReason::WrongPayloadLength => "wrong_payload_length",
+            RefusalReason::DuplicateRequestId => "duplicate_request_id",
+            RefusalReason::TooManyInFlight => "too_many_in_flight",
+            RefusalReason::NotReady => "not_ready",
+        }
+    }
+}
+
+impl Refusal {
+    /// What the counters call it.
+    pub const fn reason(self) -> RefusalReason {
+        match self {
+            Refusal::QueueFull { .. } => RefusalReason::QueueFull,
+            Refusal::DeadlineUnmeetable { .. } => RefusalReason::DeadlineUnmeetable,
+            Refusal::WrongRows { .. } => RefusalReason::WrongRows,
+            Refusal::BadPriority { .. } => RefusalReason::BadPriority,
+            Refusal::TimeoutTooLong { .. } => RefusalReason::TimeoutTooLong,
+            Refusal::ShuttingDown => RefusalReason::ShuttingDown,
+        }
+    }
+}
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -17,6 +17,7 @@
 //! advanced with release and read with acquire, so that a thread that sees a position sees the
 //! cells before it in a state no older than that position.
 
+use crate::sys::prefetch::prefetch_for_write;
 use crate::sys::sync::{AtomicU64, Ordering, spin_turn};
 
 /// The FIFO. Values are below `u32::MAX`.
@@ -63,6 +64,7 @@ impl IndexRing {
     }
 
     /// Appends `value`; gives it back if the ring is full.
+    #[inline]
     pub fn push(&self, value: u32) -> Result<(), u32> {
         debug_assert!(value != u32::MAX);
         loop {
@@ -133,6 +135,27 @@ impl IndexRing {
             }
             spin_turn();
         }
+    }
+
+    /// Changes with every value that is pushed, once that value can be popped.
+    #[inline]
+    pub fn pushed(&self) -> u64 {
+        // Acquire, with the release of whoever advanced it.
+        self.tail.0.load(Ordering::Acquire)
+    }
+
+    /// Asks for the head's cache line, to be changed by a [`pop_if`](Self::pop_if) that follows.
+    #[inline]
+    pub fn prefetch_head(&self) {
+        let (cell, _) = self.cell(self.head.0.load(Ordering::Relaxed));
+        prefetch_for_write(cell);
+    }
+
+    /// Asks for the tail's cache line, to be changed by a [`push`](Self::push) that follows.
+    #[inline]
+    pub fn prefetch_tail(&self) {
+        let (cell, _) = self.cell(self.tail.0.load(Ordering::Relaxed));
+        prefetch_for_write(cell);
     }
 
     /// Calls `f` with the values that wait, oldest first, until it says no. A snapshot: values may

@@ -7,8 +7,9 @@
 use super::state::{Abandon, SlotState};
 use super::{Failure, ModelQueue, Refusal, Submit};
 use crate::limits::TENSORS_MAX;
-use crate::model::signature::{Signature, Span};
+use crate::model::signature::{RowsLayout, Span};
 use crate::sys::memory::AlignedBytes;
+use crate::sys::prefetch::{prefetch_for_read, prefetch_for_write};
 use crate::sys::sync::{Arc, AtomicU32, AtomicU64, Ordering};
 use crate::units::{Nanos, Receipt, Rows};
 
@@ -20,28 +21,71 @@ pub enum Notify {
     Waiter,
     /// The I/O thread, through the worker's completion ring.
     Io,
+    /// As `Io`; but a worker that runs the request alone may answer through this
+    /// [outlet](super::outlet), if it is still lent for the request by then.
+    Outlet(u16),
 }
 
-/// What a slot carries besides its buffers.
-#[derive(Debug)]
-pub(super) struct Record {
-    pub rows: Rows,
-    pub notify: Notify,
-    pub tag: u64,
-    pub submitted_at: Nanos,
-    pub taken_at: Nanos,
-    pub outcome: Result<Receipt, Failure>,
+impl Notify {
+    fn to_number(self) -> u32 {
+        match self {
+            Notify::Waiter => 0,
+            Notify::Io => 1,
+            Notify::Outlet(at) => 2 + at as u32,
+        }
+    }
+    fn from_number(number: u32) -> Notify {
+        match number {
+            0 => Notify::Waiter,
+            1 => Notify::Io,
+            at => Notify::Outlet((at - 2) as u16),
+        }
+    }
 }
 
-/// One slot. The atomics beside the state may be read by a worker that only peeks at the ring: a
-/// stale value is harmless, since taking the request goes through the state.
+/// One slot, on two cache lines: what the client polls and the worker writes at the end, and what
+/// the client writes at submission. The latter are atomics since a worker that only peeks at the
+/// ring may read them too: a stale value is harmless, since taking the request goes through the
+/// state.
 #[derive(Debug)]
-#[repr(align(128))]
+#[repr(C, align(128))]
 pub(super) struct Slot {
-    pub state: SlotState<Record>,
-    pub rows: AtomicU32,
-    pub deadline: AtomicU64,
-    pub submitted_at: AtomicU64,
+    pub state: SlotState<Result<Receipt, Failure>>,
+    pub asked: Asked,
+}
+
+/// What the client writes at submission, ordered by the state.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(super) struct Asked {
+    rows: AtomicU32,
+    notify: AtomicU32,
+    deadline: AtomicU64,
+    submitted_at: AtomicU64,
+    tag: AtomicU64,
+}
+
+impl Asked {
+    #[inline]
+    pub fn set(&self, rows: Rows, notify: Notify, tag: u64, submitted_at: Nanos, deadline: Nanos) {
+        self.rows.store(rows.0 as u32, Ordering::Relaxed);
+        self.notify.store(notify.to_number(), Ordering::Relaxed);
+        self.deadline.store(deadline.0, Ordering::Relaxed);
+        self.submitted_at.store(submitted_at.0, Ordering::Relaxed);
+        self.tag.store(tag, Ordering::Relaxed);
+    }
+    pub fn rows(&self) -> Rows {
+        Rows(self.rows.load(Ordering::Relaxed) as u16)
+    }
+    pub fn deadline(&self) -> Nanos {
+        Nanos(self.deadline.load(Ordering::Relaxed))
+    }
+    pub fn submitted_at(&self) -> Nanos {
+        Nanos(self.submitted_at.load(Ordering::Relaxed))
+    }
+    fn notify(&self) -> Notify {
+        Notify::from_number(self.notify.load(Ordering::Relaxed))
+    }
 }
 
 /// The slots of a model, and their buffers.
@@ -63,21 +107,11 @@ impl SlotPool {
     pub fn new(count: usize, input_bytes: usize, output_bytes: usize) -> Self {
         let align = |n: usize| n.max(1).next_multiple_of(crate::limits::BUFFER_ALIGN_BYTES);
         let (input_stride, output_stride) = (align(input_bytes), align(output_bytes));
-        let empty = || Record {
-            rows: Rows(0),
-            notify: Notify::Waiter,
-            tag: 0,
-            submitted_at: Nanos(0),
-            taken_at: Nanos(0),
-            outcome: Err(Failure::Cancelled),
-        };
         SlotPool {
             slots: (0..count)
                 .map(|_| Slot {
-                    state: SlotState::new(empty()),
-                    rows: AtomicU32::new(0),
-                    deadline: AtomicU64::new(u64::MAX),
-                    submitted_at: AtomicU64::new(0),
+                    state: SlotState::new(Err(Failure::Cancelled)),
+                    asked: Asked::default(),
                 })
                 .collect(),
             input: AlignedBytes::zeroed(input_stride * count),
@@ -101,6 +135,25 @@ impl SlotPool {
         debug_assert!((index as usize) < self.slots.len());
         // SAFETY: index < count, so the offset is inside the block.
         unsafe { self.output.as_ptr().add(index as usize * self.output_stride) }
+    }
+
+    /// Asks for the lines that filling and submitting `index` begins with.
+    #[inline]
+    pub fn prefetch_to_fill(&self, index: u32) {
+        let slot = &self.slots[index as usize];
+        prefetch_for_write(&slot.state);
+        prefetch_for_write(&slot.asked);
+        prefetch_for_write(self.input_ptr(index));
+    }
+
+    /// Asks for the lines that taking and running `index` begins with.
+    #[inline]
+    pub fn prefetch(&self, index: u32) {
+        let slot = &self.slots[index as usize];
+        prefetch_for_write(&slot.state);
+        prefetch_for_read(&slot.asked);
+        prefetch_for_read(self.input_ptr(index));
+        prefetch_for_write(self.output_ptr(index));
     }
 }
 
@@ -143,11 +196,27 @@ impl Lease {
         }
     }
 
+    /// Bytes of the answer.
+    pub fn output_bytes(&self) -> usize {
+        self.queue.outputs.of(self.rows.0 as usize).bytes
+    }
+
+    /// What will name the request while it is in flight.
+    pub fn completion(&self) -> Completion {
+        Completion { model: self.queue.id, slot: self.index }
+    }
+
+    /// The spans of the inputs.
+    pub fn input_spans(&self) -> &[Span] {
+        &self.queue.inputs.of(self.rows.0 as usize).spans
+    }
+
     /// Hands the request over.
     ///
     /// # Errors
     /// The refusal, with the slot given back: the queue is full, the deadline can't be met, the
     /// priority does not exist, or the runtime is shutting down.
+    #[inline]
     pub fn submit(self, options: Submit) -> Result<Ticket, Refusal> {
         ModelQueue::submit(self, options)
     }
@@ -217,12 +286,14 @@ impl Ticket {
     }
 
     /// The answer, or the ticket back if it is not there yet.
+    #[inline]
     pub fn into_done(self) -> Result<Done, Ticket> {
         if !self.is_done() {
             return Err(self);
         }
+        let rows = self.rows;
         let (queue, index) = self.into_parts();
-        Ok(Done { queue, index })
+        Ok(Done { queue, index, rows })
     }
 
     /// Gives the request up if it still waits: `Ok` if so (it will not run), else the ticket back.
@@ -279,13 +350,12 @@ impl Drop for Ticket {
 pub struct Done {
     queue: Arc<ModelQueue>,
     index: u32,
+    rows: Rows,
 }
 
 impl Done {
-    fn record<T>(&self, f: impl FnOnce(&mut Record) -> T) -> T {
-        // SAFETY: this token is the only one for the slot, whose state is DONE; `f` is called once
-        // and its reference does not outlive the call.
-        unsafe { self.queue.pool.slots[self.index as usize].state.record(f) }
+    fn slot(&self) -> &Slot {
+        &self.queue.pool.slots[self.index as usize]
     }
 
     /// The slot's index among its model's.
@@ -299,24 +369,33 @@ impl Done {
     }
 
     /// The receipt, or why it failed.
+    #[inline]
     pub fn outcome(&self) -> Result<Receipt, Failure> {
-        self.record(|r| r.outcome)
+        // SAFETY: this token is the only one for the slot, whose state is DONE; the reference does not
+        // outlive the call.
+        unsafe { self.slot().state.record(|outcome| *outcome) }
     }
 
     /// Rows of the request.
     pub fn rows(&self) -> Rows {
-        self.record(|r| r.rows)
+        self.rows
     }
 
     /// The number that the client gave at submission.
     pub fn tag(&self) -> u64 {
-        self.record(|r| r.tag)
+        self.slot().asked.tag.load(Ordering::Relaxed)
+    }
+
+    /// The spans of the outputs.
+    pub fn output_spans(&self) -> &[Span] {
+        &self.queue.outputs.of(self.rows.0 as usize).spans
     }
 
     /// The answer's bytes, laid out as [`Signature::output_layout`] says; meaningless if the
     /// outcome is a failure.
+    #[inline]
     pub fn output(&self) -> &[u8] {
-        let (_, bytes) = self.queue.signature.output_layout(self.rows().0 as usize);
+        let bytes = self.queue.outputs.of(self.rows.0 as usize).bytes;
         // SAFETY: this token is the only one for the slot, whose state is DONE, so nobody writes;
         // the slot's output area holds max_request_rows rows, and rows was checked against that.
         unsafe { std::slice::from_raw_parts(self.queue.pool.output_ptr(self.index), bytes) }
@@ -332,32 +411,31 @@ impl Drop for Done {
 
 /// A request that a worker took. It must be finished with [`complete`](Work::complete).
 #[derive(Debug)]
-pub struct Work {
-    queue: Arc<ModelQueue>,
+pub struct Work<'q> {
+    // Borrowed, not counted: workers and clients would pass the count's cache line to and fro.
+    queue: &'q ModelQueue,
     index: u32,
     rows: Rows,
     submitted_at: Nanos,
 }
 
-impl Work {
+impl<'q> Work<'q> {
     /// Takes the popped slot `index`, unless its client gave up (then the slot is recycled).
-    pub(super) fn take(queue: &Arc<ModelQueue>, index: u32, now: Nanos) -> Option<Work> {
+    #[inline]
+    pub(super) fn take(queue: &'q ModelQueue, index: u32) -> Option<Work<'q>> {
         let slot = &queue.pool.slots[index as usize];
         if !slot.state.take() {
             slot.state.recycle_abandoned();
             queue.put_free(index);
             return None;
         }
-        // SAFETY: the state is RUNNING, taken by this call; no other token of the worker's side
-        // exists for the slot.
-        let (rows, submitted_at) = unsafe {
-            slot.state.record(|r| {
-                r.taken_at = now;
-                (r.rows, r.submitted_at)
-            })
-        };
+        let rows = slot.asked.rows();
         queue.left_queue(rows);
-        Some(Work { queue: queue.clone(), index, rows, submitted_at })
+        Some(Work { queue, index, rows, submitted_at: slot.asked.submitted_at() })
+    }
+
+    fn slot(&self) -> &Slot {
+        &self.queue.pool.slots[self.index as usize]
     }
 
     /// Rows of the request.
@@ -372,91 +450,102 @@ impl Work {
 
     /// The instant after which it is not worth running; `Nanos(u64::MAX)` if there is none.
     pub fn deadline(&self) -> Nanos {
-        // Relaxed: written before submission, ordered by the state.
-        Nanos(self.queue.pool.slots[self.index as usize].deadline.load(Ordering::Relaxed))
+        self.slot().asked.deadline()
     }
 
-    fn signature(&self) -> &Signature {
-        &self.queue.signature
+    /// Who is told.
+    pub fn notify(&self) -> Notify {
+        self.slot().asked.notify()
+    }
+
+    /// Names the request among all that are in flight.
+    pub fn completion(&self) -> Completion {
+        Completion { model: self.queue.id, slot: self.index }
+    }
+
+    fn input_layout(&self) -> &'q RowsLayout {
+        self.queue.inputs.of(self.rows.0 as usize)
+    }
+
+    fn output_layout(&self) -> &'q RowsLayout {
+        self.queue.outputs.of(self.rows.0 as usize)
     }
 
     /// The spans of its inputs and its payload.
-    pub fn input(&self) -> (heapless::Vec<Span, TENSORS_MAX>, &[u8]) {
-        let (spans, bytes) = self.signature().input_layout(self.rows.0 as usize);
+    pub fn input(&self) -> (&'q [Span], &[u8]) {
+        let layout = self.input_layout();
         // SAFETY: the worker owns the slot (state RUNNING or ORPHANED), so nobody writes; rows was
         // checked against the slot's size at submission.
-        let payload =
-            unsafe { std::slice::from_raw_parts(self.queue.pool.input_ptr(self.index), bytes) };
-        (spans, payload)
+        let payload = unsafe {
+            std::slice::from_raw_parts(self.queue.pool.input_ptr(self.index), layout.bytes)
+        };
+        (&layout.spans, payload)
+    }
+
+    /// What the engine wrote.
+    pub fn output(&self) -> &[u8] {
+        let bytes = self.output_layout().bytes;
+        // SAFETY: the worker owns the slot (state RUNNING or ORPHANED) and writes to it only through
+        // `&mut self`; rows was checked against the slot's size at submission.
+        unsafe { std::slice::from_raw_parts(self.queue.pool.output_ptr(self.index), bytes) }
     }
 
     /// The spans of its outputs and the bytes to write.
-    pub fn output_mut(&mut self) -> (heapless::Vec<Span, TENSORS_MAX>, &mut [u8]) {
-        let (spans, bytes) = self.signature().output_layout(self.rows.0 as usize);
+    pub fn output_mut(&mut self) -> (&'q [Span], &mut [u8]) {
+        let layout = self.output_layout();
         // SAFETY: the worker owns the slot (state RUNNING or ORPHANED) and `&mut self` is its only
         // token; rows was checked against the slot's size at submission.
         let payload = unsafe {
-            std::slice::from_raw_parts_mut(self.queue.pool.output_ptr(self.index), bytes)
+            std::slice::from_raw_parts_mut(self.queue.pool.output_ptr(self.index), layout.bytes)
         };
-        (spans, payload)
+        (&layout.spans, payload)
     }
 
     /// Calls `f` with each input and each output as a slice of its own.
     pub fn buffers<R>(&mut self, f: impl FnOnce(&[&[u8]], &mut [&mut [u8]]) -> R) -> R {
-        let (in_spans, _) = self.signature().input_layout(self.rows.0 as usize);
-        let (out_spans, _) = self.signature().output_layout(self.rows.0 as usize);
         let (input, output) =
             (self.queue.pool.input_ptr(self.index), self.queue.pool.output_ptr(self.index));
-        let inputs: heapless::Vec<&[u8], TENSORS_MAX> = in_spans
-            .iter()
+        let inputs: heapless::Vec<&[u8], TENSORS_MAX> = (self.input_layout().spans.iter())
             // SAFETY: the worker owns the slot (state RUNNING or ORPHANED), so nobody writes its
             // input; the spans lie inside the slot, since rows was checked at submission.
             .map(|s| unsafe { std::slice::from_raw_parts(input.add(s.offset), s.len) })
             .collect();
-        let mut outputs: heapless::Vec<&mut [u8], TENSORS_MAX> = out_spans
-            .iter()
-            // SAFETY: as above, `&mut self` is the slot's only token, and spans don't overlap.
-            .map(|s| unsafe { std::slice::from_raw_parts_mut(output.add(s.offset), s.len) })
-            .collect();
+        let mut outputs: heapless::Vec<&mut [u8], TENSORS_MAX> =
+            (self.output_layout().spans.iter())
+                // SAFETY: as above, `&mut self` is the slot's only token, and spans don't overlap.
+                .map(|s| unsafe { std::slice::from_raw_parts_mut(output.add(s.offset), s.len) })
+                .collect();
         f(&inputs, &mut outputs)
     }
 
     /// Ends the request. Returns the completion to send if the I/O thread is to be told.
+    #[inline]
     pub fn complete(self, outcome: Result<Receipt, Failure>) -> Option<Completion> {
         let this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: `this` is never dropped nor used again, so the Arc is moved out exactly once.
-        let queue = unsafe { std::ptr::read(&this.queue) };
-        let slot = &queue.pool.slots[this.index as usize];
-        // SAFETY: the worker owns the slot (state RUNNING or ORPHANED).
-        let notify = unsafe {
-            slot.state.record(|r| {
-                r.outcome = outcome;
-                r.notify
-            })
-        };
-        // The I/O thread must hear of a completion after the state says DONE, never before.
-        let id = queue.id;
-        let wanted = slot.state.complete();
-        queue.left();
-        if !wanted {
-            queue.put_free(this.index);
-            return None;
-        }
-        (notify == Notify::Io).then_some(Completion { model: id, slot: this.index })
+        let tell_io = this.notify() != Notify::Waiter;
+        (this.end(outcome) && tell_io).then(|| this.completion())
     }
-}
 
-impl Drop for Work {
-    fn drop(&mut self) {
-        // A worker that unwinds between take and complete: the client still gets its one answer.
-        let slot = &self.queue.pool.slots[self.index as usize];
+    /// Whether the client still wants the answer.
+    #[inline]
+    fn end(&self, outcome: Result<Receipt, Failure>) -> bool {
+        let slot = self.slot();
         // SAFETY: the worker owns the slot (state RUNNING or ORPHANED).
-        unsafe { slot.state.record(|r| r.outcome = Err(Failure::ModelPanicked)) };
+        unsafe { slot.state.record(|r| *r = outcome) };
+        // The I/O thread must hear of a completion after the state says DONE, never before.
         let wanted = slot.state.complete();
         self.queue.left();
         if !wanted {
             self.queue.put_free(self.index);
         }
+        wanted
+    }
+}
+
+impl Drop for Work<'_> {
+    fn drop(&mut self) {
+        // A worker that unwinds between take and complete: the client still gets its one answer.
+        self.end(Err(Failure::ModelPanicked));
     }
 }
 

@@ -36,6 +36,7 @@ pub enum Abandon {
 
 /// The word, and the record that it guards.
 #[derive(Debug)]
+#[repr(C)] // The word first: it and a small record share a cache line.
 pub struct SlotState<R> {
     word: WaitWord,
     waiting: AtomicU32,
@@ -80,11 +81,6 @@ impl<R> SlotState<R> {
     pub fn submit(&self) {
         self.waiting.store(0, Ordering::Relaxed);
         self.force(FILLING, QUEUED);
-    }
-
-    /// The hand-over failed: the client owns the slot again.
-    pub fn retract(&self) {
-        self.force(QUEUED, FILLING);
     }
 
     /// A worker takes a request that it popped. `false`: the client gave it up; the worker calls
@@ -147,11 +143,6 @@ impl<R> SlotState<R> {
     /// Whether its client gave it up before it ran.
     pub fn is_abandoned(&self) -> bool {
         self.word.atomic().load(Ordering::Relaxed) == ABANDONED
-    }
-
-    /// Whether a worker has begun to run it.
-    pub fn is_running(&self) -> bool {
-        self.word.atomic().load(Ordering::Relaxed) == RUNNING
     }
 
     /// Spins up to `spins` turns for the answer.

@@ -1,7 +1,6 @@
 //! Requests from this process: no copy but the client's own, no allocation per request.
 
 use super::Shared;
-use crate::limits::TENSORS_MAX;
 use crate::model::signature::{Signature, Span};
 use crate::queue::{Done, Failure, Lease, ModelQueue, Notify, Refusal, Submit, Ticket};
 use crate::sys::clock;
@@ -165,8 +164,7 @@ impl ModelHandle {
             return Err(Refusal::WrongRows { rows, max: max.0 as u32 }.into());
         };
         let lease = self.queue.lease(Rows(narrow))?;
-        let (spans, _) = self.signature().input_layout(rows);
-        Ok(Request { lease, spans, timeout: Micros(0), priority: Priority(0), wait: self.wait })
+        Ok(Request { lease, timeout: Micros(0), priority: Priority(0), wait: self.wait })
     }
 
     /// One request from whole tensors, one slice of bytes an input, and its answer.
@@ -200,7 +198,6 @@ impl ModelHandle {
 #[derive(Debug)]
 pub struct Request {
     lease: Lease,
-    spans: heapless::Vec<Span, TENSORS_MAX>,
     timeout: Micros,
     priority: Priority,
     wait: WaitPolicy,
@@ -212,9 +209,9 @@ impl Request {
     /// # Errors
     /// There is no such input.
     pub fn input_bytes_mut(&mut self, index: usize) -> Result<&mut [u8], InferError> {
-        let count = self.spans.len();
-        let Some(&Span { offset, len }) = self.spans.get(index) else {
-            return Err(InferError::NoSuchTensor { index, count });
+        let spans = self.lease.input_spans();
+        let Some(&Span { offset, len }) = spans.get(index) else {
+            return Err(InferError::NoSuchTensor { index, count: spans.len() });
         };
         Ok(&mut self.lease.input_mut()[offset..offset + len])
     }
@@ -387,15 +384,13 @@ fn expire(ticket: Ticket) -> Result<InferError, Ticket> {
 
 fn finish(done: Done) -> Result<Answer, InferError> {
     let receipt = done.outcome().map_err(InferError::Failed)?;
-    let (spans, _) = done.queue().signature().output_layout(done.rows().0 as usize);
-    Ok(Answer { done, spans, receipt })
+    Ok(Answer { done, receipt })
 }
 
 /// An answer, in its slot. Dropping it gives the slot back, so take what you need and let it go.
 #[derive(Debug)]
 pub struct Answer {
     done: Done,
-    spans: heapless::Vec<Span, TENSORS_MAX>,
     receipt: Receipt,
 }
 
@@ -405,9 +400,9 @@ impl Answer {
     /// # Errors
     /// There is no such output.
     pub fn output_bytes(&self, index: usize) -> Result<&[u8], InferError> {
-        let count = self.spans.len();
-        let Some(&Span { offset, len }) = self.spans.get(index) else {
-            return Err(InferError::NoSuchTensor { index, count });
+        let spans = self.done.output_spans();
+        let Some(&Span { offset, len }) = spans.get(index) else {
+            return Err(InferError::NoSuchTensor { index, count: spans.len() });
         };
         Ok(&self.done.output()[offset..offset + len])
     }

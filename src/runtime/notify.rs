@@ -26,7 +26,7 @@ pub struct Completions {
 impl Completions {
     pub(super) fn new(rings: Vec<CompletionReceiver>, waker: Arc<IoWaker>) -> Completions {
         // From here on the first completion makes the descriptor readable.
-        waker.flag().announce();
+        waker.flag().announce(false);
         Completions { rings, waker }
     }
 
@@ -56,7 +56,7 @@ impl Completions {
     /// After looking: from here on the next completion makes [`fd`](Self::fd) readable. `false` if
     /// one came meanwhile: then look again, since it may not have.
     pub fn rest(&mut self) -> bool {
-        self.waker.flag().announce();
+        self.waker.flag().announce(false);
         self.rings.iter().all(CompletionReceiver::is_empty)
     }
 }

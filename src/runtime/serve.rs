@@ -74,6 +74,8 @@ fn transport_stats(counters: &TransportCounters) -> serde_json::Value {
         "link_received_bytes_total": of(&counters.link_received_bytes_total),
         "link_sent_bytes_total": of(&counters.link_sent_bytes_total),
         "sleeps_total": of(&counters.sleeps_total),
+        "direct_answers_total": of(&counters.direct_answers_total),
+        "unknown_model_total": of(&counters.unknown_model_total),
         "errors_total": errors,
     })
 }

@@ -2,7 +2,7 @@
 
 use super::Shared;
 use crate::metrics::{Histogram, LaneStats, Summary, WorkerPhase, summarise};
-use crate::queue::Failure;
+use crate::queue::{Failure, RefusalReason};
 use crate::sys::sync::Ordering;
 use crate::sys::{alloc, clock, memory};
 use crate::units::CloseReason;
@@ -122,15 +122,6 @@ pub struct StatsSnapshot {
     pub extra: BTreeMap<&'static str, serde_json::Value>,
 }
 
-const REFUSED: [&str; 6] = [
-    "queue_full",
-    "deadline_unmeetable",
-    "wrong_rows",
-    "bad_priority",
-    "timeout_too_long",
-    "shutting_down",
-];
-
 pub(super) fn snapshot(shared: &Shared) -> StatsSnapshot {
     let models = shared
         .models
@@ -149,8 +140,9 @@ pub(super) fn snapshot(shared: &Shared) -> StatsSnapshot {
                 let total = by_workers + counters.abandoned[i].load(Ordering::Relaxed);
                 failures.insert(failure.name(), total);
             }
-            for (i, name) in REFUSED.iter().enumerate() {
-                *failures.entry(name).or_default() += counters.refused[i].load(Ordering::Relaxed);
+            for reason in RefusalReason::ALL {
+                *failures.entry(reason.name()).or_default() +=
+                    counters.refused[reason as usize].load(Ordering::Relaxed);
             }
             let sizes = m.queue.service().sizes();
             ModelStats {
@@ -257,6 +249,12 @@ impl StatsSnapshot {
             }
             rows
         };
+        let mut failures = keyed("reason", &|m| {
+            m.inference_request_failure.iter().map(|(k, v)| (k.to_string(), *v)).collect()
+        });
+        // Of no model, so its name is empty.
+        let unknown = self.extra.get("transport").and_then(|t| t["unknown_model_total"].as_u64());
+        failures.extend(unknown.map(|n| ("model=\"\",reason=\"unknown_model\"".into(), n)));
         family(
             "inference_request_success",
             "counter",
@@ -267,9 +265,7 @@ impl StatsSnapshot {
             "inference_request_failure",
             "counter",
             "Requests that failed or were refused, by reason.",
-            keyed("reason", &|m| {
-                m.inference_request_failure.iter().map(|(k, v)| (k.to_string(), *v)).collect()
-            }),
+            failures,
         );
         family(
             "inference_count",

@@ -2,6 +2,8 @@
 //! which all atomics of shared state go.
 
 pub mod futex;
+pub mod prefetch;
+pub mod returns;
 pub mod sync;
 
 #[cfg(feature = "std")]

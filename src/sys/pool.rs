@@ -9,6 +9,7 @@
 //! comes back through a lock-free stack.
 
 use crate::limits::WORKERS_MAX;
+use crate::sys::returns::Returns;
 use crate::sys::sync::{AtomicU64, Ordering};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::alloc::Layout;
@@ -46,7 +47,7 @@ struct PoolInner {
     /// Touched by the owning thread only.
     local: UnsafeCell<Local>,
     /// Blocks that other threads freed: an intrusive stack.
-    returned: AtomicPtr<Free>,
+    returned: Returns<Free>,
     outstanding: AtomicU64,
 }
 
@@ -104,7 +105,7 @@ impl Pool {
             start,
             len,
             local: UnsafeCell::new(Local { bump: 0, free: [null_mut(); CLASSES], missed: 0 }),
-            returned: AtomicPtr::new(null_mut()),
+            returned: Returns::default(),
             outstanding: AtomicU64::new(0),
         }));
         for (n, entry) in POOLS.iter().enumerate() {
@@ -258,29 +259,16 @@ impl PoolInner {
                 own.free[class] = free;
             }
         } else {
-            let mut head = self.returned.load(Ordering::Relaxed);
-            loop {
-                // SAFETY: the block is ours alone until the exchange publishes it.
-                unsafe { free.write(Free { next: head, class }) };
-                // Release, with the acquire in `take_returned`: the block's `Free` comes with it.
-                match self.returned.compare_exchange_weak(
-                    head,
-                    free,
-                    Ordering::Release,
-                    Ordering::Relaxed,
-                ) {
-                    Ok(_) => break,
-                    Err(now) => head = now,
-                }
-            }
+            // SAFETY: the block is ours alone until it is given, and at least BLOCK_BYTES_MIN long and
+            // aligned, so a `Free` fits.
+            self.returned.give(free, |next| unsafe { free.write(Free { next, class }) });
         }
         // Release, with the acquire when the pool is dropped.
         self.outstanding.fetch_sub(1, Ordering::Release);
     }
 
     fn take_returned(&self, local: &mut Local) {
-        // Taking the whole stack at once: no ABA.
-        let mut block = self.returned.swap(null_mut(), Ordering::Acquire);
+        let mut block = self.returned.take_all();
         while !block.is_null() {
             // SAFETY: a block on the stack holds a `Free`, written before it was published.
             unsafe {

@@ -4,12 +4,12 @@
 #[cfg(loom)]
 pub use loom::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering},
 };
 #[cfg(not(loom))]
 pub use std::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence},
+    atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence},
 };
 
 /// A cell whose contents are reached through a pointer, so that loom can watch the accesses.

@@ -15,14 +15,20 @@ use crate::limits::{
     AUTH_NONCE_BYTES, CONNECTION_READ_BYTES, ERROR_TEXT_LEN_MAX, LINGER_MS_MAX,
     PAYLOAD_BYTES_PER_MS_MIN,
 };
+use crate::queue::handover::Reclaimed;
+use crate::queue::outlet::Plug;
 use crate::queue::{Done, Failure, Lease, Submit};
 use crate::sys::memory::LazyBytes;
 use crate::sys::sync::Arc;
 use crate::units::{Nanos, RequestId};
-use crate::wire::{ErrorCode, FrameError, Key, MessageError, Reply, Request, parse_head};
+use crate::wire::{
+    ErrorCode, FrameError, HEAD_BYTES_MAX, Key, MessageError, Reply, Request, parse_head,
+};
 use core::fmt::Write as _;
 use std::io::{self, IoSliceMut};
 
+/// Bytes read ahead where payloads are long: any head.
+const LONG_READ_AHEAD_BYTES: usize = HEAD_BYTES_MAX;
 /// Reads of one connection before the others get their turn.
 const READS_PER_TURN: usize = 16;
 
@@ -107,10 +113,14 @@ pub(super) struct Conn {
     buffer: LazyBytes,
     start: usize,
     end: usize,
+    /// Whether the last frame had a payload that is better not read ahead.
+    long_payloads: bool,
     incoming: Incoming,
     pub replies: Replies,
     ids: Vec<RequestId>,
     entries: Vec<u32>,
+    /// The request for whose answer the socket was lent, by its entry.
+    lent: Option<u32>,
     stats_for: Option<RequestId>,
     pub stats_missed: bool,
     /// The read side has ended.
@@ -144,10 +154,13 @@ impl Conn {
             buffer: LazyBytes::new(CONNECTION_READ_BYTES),
             start: 0,
             end: 0,
+            long_payloads: false,
             incoming: Incoming::Head,
             replies: Replies::new(in_flight_max),
-            ids: Vec::with_capacity(in_flight_max),
-            entries: Vec::with_capacity(in_flight_max),
+            // One more, whose answer a worker has sent and not told yet.
+            ids: Vec::with_capacity(in_flight_max + 1),
+            entries: Vec::with_capacity(in_flight_max + 1),
+            lent: None,
             stats_for: None,
             stats_missed: false,
             eof: false,
@@ -169,6 +182,7 @@ impl Conn {
         self.wants_key = wants_key;
         self.byte_ns_max = BYTE_NS_MAX;
         (self.start, self.end) = (0, 0);
+        self.long_payloads = false;
         (self.eof, self.finished, self.hung_up) = (false, false, false);
         self.peer_closed = false;
         (self.wants_write, self.paused) = (false, false);
@@ -185,6 +199,7 @@ impl Conn {
         self.incoming = Incoming::Head;
         self.replies.clear();
         self.ids.clear();
+        self.lent = None;
         (self.stats_for, self.stats_missed) = (None, false);
         for at in self.entries.drain(..) {
             core.table.remove(at);
@@ -194,9 +209,21 @@ impl Conn {
     pub fn next_timeout(&self) -> Option<Nanos> {
         [self.half_until, self.stall_until, self.linger_until].into_iter().flatten().min()
     }
-    /// Requests that were accepted and whose end is not wholly sent.
+    /// Requests that were accepted and whose end is not wholly sent, as far as the peer can know.
     pub fn in_flight(&self) -> usize {
-        self.ids.len() + self.replies.endings()
+        self.ids.len() + self.replies.endings() - usize::from(self.perhaps_answered().is_some())
+    }
+    /// The request whose answer a worker sends or has sent, by its position among the ids.
+    fn perhaps_answered(&self) -> Option<usize> {
+        let lent = self.lent?;
+        if !self.link.as_ref()?.plug()?.has_begun() {
+            return None;
+        }
+        self.entries.iter().position(|&entry| entry == lent)
+    }
+    /// Whether an answer that a worker sends by itself must be told at once.
+    pub fn needs_news(&self) -> bool {
+        self.lent.is_some() && self.phase != Phase::Ready
     }
 
     // --- sending ---
@@ -230,17 +257,32 @@ impl Conn {
         self.incoming = Incoming::Head;
     }
     /// Takes the end of a request in flight.
-    pub fn ended(&mut self, core: &Core, held: Held, end: Result<Done, Failure>) {
-        if let Some(at) = self.ids.iter().position(|&id| id == held.request) {
+    pub fn ended(&mut self, core: &Core, (entry, held): (u32, Held), end: Result<Done, Failure>) {
+        if let Some(at) = self.entries.iter().position(|&other| other == entry) {
             self.ids.swap_remove(at);
             self.entries.swap_remove(at);
         }
         let id = held.request;
+        let mut sent = 0;
+        if self.lent == Some(entry) {
+            self.lent = None;
+            let plug = self.link.as_ref().and_then(Link::plug);
+            if let Some((bytes, total)) = plug.and_then(Plug::settle) {
+                bump(&core.control.counters.direct_answers_total, 1);
+                bump(&core.control.counters.writes_total, 1);
+                bump(&core.control.counters.sent_bytes_total, bytes as u64);
+                if bytes == total {
+                    bump(&core.control.counters.answers_total, 1);
+                    return;
+                }
+                sent = bytes;
+            }
+        }
         match end.map(|done| (done.outcome(), done)) {
             Ok((Ok(receipt), done)) => {
                 bump(&core.control.counters.answers_total, 1);
                 let reply = Reply::Answer { id, rows: done.rows(), receipt };
-                self.replies.push_ending(&reply, Some(done));
+                self.replies.push_ending(&reply, Some(done), sent);
             }
             Ok((Err(failure), _)) | Err(failure) => {
                 let code = failure_code(failure);
@@ -254,7 +296,7 @@ impl Conn {
                 let mut line: heapless::String<ERROR_TEXT_LEN_MAX> = heapless::String::new();
                 let _ = write!(line, "{failure}");
                 let reply = Reply::Error { id: Some(id), code: code.number(), text: &line, a, b };
-                self.replies.push_ending(&reply, None);
+                self.replies.push_ending(&reply, None, sent);
             }
         }
     }
@@ -277,6 +319,16 @@ impl Conn {
         let Some(link) = &self.link else { return Err(Closed) };
         if self.hung_up {
             return Err(Closed);
+        }
+        if !self.replies.is_empty()
+            && let Some(plug) = link.plug()
+        {
+            match (plug.reclaim(), plug.sent()) {
+                (Reclaimed::Held, _) => {}
+                (Reclaimed::Sent, Some((sent, total))) if sent == total => {}
+                // Nothing may come in between: after the rest of the worker's frame.
+                _ => return Ok(Flushed::Lent),
+            }
         }
         let mut flushed = self.replies.flush(link, &core.control.counters).map_err(|_| Closed)?;
         let idle = self.ids.is_empty() && matches!(self.incoming, Incoming::Head);
@@ -307,6 +359,7 @@ impl Conn {
                     }
                 }
             }
+            Flushed::Lent => {}
             Flushed::Blocked { progress } => {
                 if progress || self.stall_until.is_none() {
                     self.stall_until = Some(core.now.after(core.write_stall));
@@ -356,9 +409,15 @@ impl Conn {
                 _ => &mut [],
             };
             let direct_len = direct.len();
-            let wanted = direct_len + self.buffer.len() - self.end;
+            // Where payloads are long, little more than a head is read ahead, so that the payload goes
+            // straight into its slot.
+            let ahead = match self.long_payloads {
+                true => self.buffer.len().min(self.end + LONG_READ_AHEAD_BYTES),
+                false => self.buffer.len(),
+            };
+            let wanted = direct_len + ahead - self.end;
             let mut parts =
-                [IoSliceMut::new(direct), IoSliceMut::new(&mut self.buffer[self.end..])];
+                [IoSliceMut::new(direct), IoSliceMut::new(&mut self.buffer[self.end..ahead])];
             let parts = if direct_len == 0 { &mut parts[1..] } else { &mut parts[..] };
             bump(&core.control.counters.reads_total, 1);
             let n = match link.read(parts) {
@@ -484,6 +543,7 @@ impl Conn {
         bump(&core.control.counters.frames_total, 1);
         self.start += head.head_len;
         let payload_len = head.payload_len as usize;
+        self.long_payloads = payload_len > CONNECTION_READ_BYTES / 4;
         self.incoming = Incoming::Skip { left: payload_len };
         match Request::decode(head.header) {
             Ok(Request::Infer { id, model, rows, deadline, priority })

@@ -2,6 +2,7 @@
 
 mod doors;
 mod serial;
+mod timer;
 
 use super::conn::{Closed, Conn, Core, Model, Turn};
 use super::desk::StatsDesk;
@@ -16,6 +17,7 @@ use crate::limits::{FRAME_BODY_BYTES_MAX, ROW_AXES_MAX, TENSORS_MAX};
 use crate::model::signature::TensorSpec;
 use crate::queue::Failure;
 use crate::queue::completion::{CompletionReceiver, IoWaker};
+use crate::queue::handover::Reclaimed;
 use crate::sys::clock;
 use crate::sys::sync::{Arc, Ordering, spin_turn};
 use crate::units::Nanos;
@@ -26,11 +28,13 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
+use timer::Timer;
 
 const WAKER: Token = Token(0);
 const UNIX: Token = Token(1);
 const TCP: Token = Token(2);
-const CONNS: usize = 3;
+const TIMER: Token = Token(3);
+const CONNS: usize = 4;
 
 /// Connections accepted in one turn of the loop.
 const ACCEPTS_PER_TURN: usize = 32;
@@ -69,6 +73,8 @@ pub(super) struct Io {
     free: Vec<u16>,
     /// No connection at or above this position is open.
     high: u16,
+    /// A worker holds a socket that is wanted here: its answer must be told.
+    eager: bool,
     /// Consecutive times that the loop found work without asking the kernel.
     unasked: u32,
     /// Connections with something to send.
@@ -91,6 +97,7 @@ pub(super) struct Io {
     accept_again: Option<Nanos>,
     next_sweep: Nanos,
     spin: Nanos,
+    timer: Timer,
 }
 
 impl Io {
@@ -115,6 +122,8 @@ impl Io {
                 .map_err(system("the poller"))
         };
         register(&waker.fd(), WAKER)?;
+        let timer = Timer::new().map_err(system("a timer"))?;
+        register(&timer, TIMER)?;
         if let Some((fd, _)) = &unix {
             register(fd, UNIX)?;
         }
@@ -152,6 +161,7 @@ impl Io {
             conns: (0..max).map(|_| Conn::new(options.in_flight_max)).collect(),
             free: (0..max as u16).rev().collect(),
             high: 0,
+            eager: false,
             unasked: 0,
             dirty: Vec::with_capacity(max),
             queued: VecDeque::with_capacity(max),
@@ -169,6 +179,7 @@ impl Io {
             accept_again: None,
             next_sweep: Nanos(0),
             spin: nanos(options.spin),
+            timer,
         };
         for i in 0..io.serial.len() {
             io.register_serial(i).map_err(system("the poller"))?;
@@ -206,6 +217,13 @@ impl Io {
         }
         for at in 0..self.conns.len() as u16 {
             self.close(at);
+            while self.conns[at as usize].link.is_some() {
+                // A worker is just sending there; it tells when it has.
+                self.wait(Some(Duration::from_millis(1)));
+                self.core.now = clock::now();
+                self.take_completions();
+                self.close(at);
+            }
         }
         self.unix = None;
         self.tcp = None;
@@ -245,16 +263,16 @@ impl Io {
     fn take_completions(&mut self) {
         for i in 0..self.completions.len() {
             while let Some(completion) = self.completions[i].receive() {
-                if let Some((done, held)) = self.core.table.done(completion) {
-                    self.conns[held.conn as usize].ended(&self.core, held, Ok(done));
+                if let Some((at, done, held)) = self.core.table.done(completion) {
+                    self.conns[held.conn as usize].ended(&self.core, (at, held), Ok(done));
                     self.mark(held.conn);
                 }
             }
         }
         if self.core.table.held() > 0 && self.core.now >= self.next_sweep {
             if self.next_sweep != Nanos(0) {
-                while let Some((done, held)) = self.core.table.find_done() {
-                    self.conns[held.conn as usize].ended(&self.core, held, Ok(done));
+                while let Some((at, done, held)) = self.core.table.find_done() {
+                    self.conns[held.conn as usize].ended(&self.core, (at, held), Ok(done));
                     self.mark(held.conn);
                 }
             }
@@ -269,7 +287,7 @@ impl Io {
             match ticket.cancel_queued(Failure::DeadlineExpired) {
                 Ok(()) => {
                     let end = Err(Failure::DeadlineExpired);
-                    self.conns[held.conn as usize].ended(&self.core, held, end);
+                    self.conns[held.conn as usize].ended(&self.core, (at, held), end);
                     self.mark(held.conn);
                 }
                 // It runs already: its answer comes.
@@ -336,13 +354,18 @@ impl Io {
     fn close(&mut self, at: u16) {
         let conn = &mut self.conns[at as usize];
         let Some(link) = &conn.link else { return };
-        match link {
-            Link::Socket(fd) => {
-                let raw = fd.as_raw_fd();
+        if link.plug().is_some_and(|plug| plug.reclaim() == Reclaimed::Sending) {
+            // Closed when the worker has told.
+            conn.hung_up = true;
+            self.eager = true;
+            return;
+        }
+        match link.raw_fd() {
+            Some(raw) => {
                 let _ = self.poll.registry().deregister(&mut SourceFd(&raw));
             }
-            Link::Memory(_) => self.memory.retain(|&other| other != at),
-            Link::Serial(_) => self.serial_closed(at),
+            None if matches!(link, Link::Serial(_)) => self.serial_closed(at),
+            None => self.memory.retain(|&other| other != at),
         }
         let conn = &mut self.conns[at as usize];
         conn.close(&mut self.core);
@@ -389,13 +412,14 @@ impl Io {
                     self.close(at);
                     continue;
                 }
+                Ok(Flushed::Lent) => self.eager = true,
                 Ok(flushed) => {
                     let blocked = flushed != Flushed::All;
                     if let Some(Link::Serial(_)) = &conn.link {
                         conn.wants_write = blocked;
                     }
                     if blocked != conn.wants_write
-                        && let Some(Link::Socket(fd)) = &conn.link
+                        && let Some(raw) = conn.link.as_ref().and_then(Link::raw_fd)
                     {
                         conn.wants_write = blocked;
                         let interest = if blocked {
@@ -403,7 +427,6 @@ impl Io {
                         } else {
                             Interest::READABLE
                         };
-                        let raw = fd.as_raw_fd();
                         let token = Token(CONNS + at as usize);
                         let _ =
                             self.poll.registry().reregister(&mut SourceFd(&raw), token, interest);
@@ -472,13 +495,23 @@ impl Io {
                 spin_turn();
             }
         }
-        let timeout = self.next_instant().map(|at| Duration::from_nanos(at.since(clock::now()).0));
-        self.waker.flag().announce();
+        let next = self.next_instant();
+        let eager = std::mem::take(&mut self.eager)
+            || self.core.draining
+            || self.conns[..self.high as usize].iter().any(Conn::needs_news);
+        self.waker.flag().announce(eager);
         if self.has_work() {
             self.waker.flag().cancel();
             return self.go_on();
         }
-        self.wait(timeout);
+        match next {
+            Some(at) if at <= clock::now() => self.wait(Some(Duration::ZERO)),
+            Some(at) => {
+                self.timer.ring_by(at);
+                self.wait(None);
+            }
+            None => self.wait(None),
+        }
     }
 
     /// There is work: another turn, without asking the kernel for more. Others' requests wait there
@@ -502,6 +535,7 @@ impl Io {
         for event in self.events.iter() {
             match event.token() {
                 WAKER => {}
+                TIMER => self.timer.rang(),
                 UNIX => {
                     if let Some(door) = &mut self.unix {
                         door.open = true;

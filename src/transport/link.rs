@@ -2,53 +2,78 @@
 
 use super::loopback::ServerEnd;
 use super::serial::SerialEnd;
+use crate::queue::outlet::Plug;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sendmsg, shutdown};
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// Where a connection's bytes come from and go to. Never blocks.
 #[derive(Debug)]
 pub(super) enum Link {
-    Socket(OwnedFd),
+    /// Of a connection.
+    Socket(Plug),
+    /// Of a peer that is turned away.
+    Bare(OwnedFd),
     Memory(ServerEnd),
     Serial(SerialEnd),
 }
 
 impl Link {
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Link::Socket(plug) => Some(plug.as_fd()),
+            Link::Bare(fd) => Some(fd.as_fd()),
+            Link::Memory(_) | Link::Serial(_) => None,
+        }
+    }
+    /// The descriptor that is registered with the poller.
+    pub fn raw_fd(&self) -> Option<RawFd> {
+        self.fd().map(|fd| fd.as_raw_fd())
+    }
+    /// The socket, which may be lent.
+    pub fn plug(&self) -> Option<&Plug> {
+        match self {
+            Link::Socket(plug) => Some(plug),
+            _ => None,
+        }
+    }
     /// Reads into the buffers in order; 0 at the end of the stream.
     pub fn read(&self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        match self {
-            Link::Socket(fd) => loop {
-                match rustix::io::readv(fd, buffers) {
-                    Err(Errno::INTR) => {}
-                    result => return Ok(result?),
-                }
-            },
-            Link::Memory(end) => end.read(buffers),
-            Link::Serial(end) => end.read(buffers),
+        let fd = match self {
+            Link::Socket(plug) => plug.as_fd(),
+            Link::Bare(fd) => fd.as_fd(),
+            Link::Memory(end) => return end.read(buffers),
+            Link::Serial(end) => return end.read(buffers),
+        };
+        loop {
+            match rustix::io::readv(fd, buffers) {
+                Err(Errno::INTR) => {}
+                result => return Ok(result?),
+            }
         }
     }
     /// Writes the buffers in order, as much as is taken at once.
     pub fn write(&self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
-        match self {
-            Link::Socket(fd) => loop {
-                let mut none = SendAncillaryBuffer::default();
-                match sendmsg(fd, buffers, &mut none, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-                    Err(Errno::INTR) => {}
-                    result => return Ok(result?),
-                }
-            },
-            Link::Memory(end) => end.write(buffers),
-            Link::Serial(end) => end.write(buffers),
+        let fd = match self {
+            Link::Socket(plug) => plug.as_fd(),
+            Link::Bare(fd) => fd.as_fd(),
+            Link::Memory(end) => return end.write(buffers),
+            Link::Serial(end) => return end.write(buffers),
+        };
+        loop {
+            let mut none = SendAncillaryBuffer::default();
+            match sendmsg(fd, buffers, &mut none, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                Err(Errno::INTR) => {}
+                result => return Ok(result?),
+            }
         }
     }
     /// Says that nothing more will be written.
     pub fn finish(&self) {
         match self {
-            Link::Socket(fd) => {
-                let _ = shutdown(fd, Shutdown::Write);
-            }
+            Link::Socket(plug) => drop(shutdown(plug, Shutdown::Write)),
+            Link::Bare(fd) => drop(shutdown(fd, Shutdown::Write)),
             Link::Memory(end) => end.finish(),
             Link::Serial(end) => end.finish(),
         }

@@ -5,7 +5,16 @@
 //! is read straight into the slot's input buffer and handed to the queue. The worker's completion
 //! ring says when the answer is there; head and output go out by one gathering write, straight from
 //! the slot, which is then freed. Small frames cost one read, and answers that are ready together
-//! cost one write per connection.
+//! cost one write per connection; a long payload is read into its slot without passing through the
+//! connection's buffer.
+//!
+//! A request with no company in the whole server takes a shorter way back: the connection's socket is
+//! lent to the worker that runs it, which sends the answer itself, in one system call that never waits
+//! (see [`outlet`](crate::queue::outlet)). Otherwise the worker would wake this thread and this thread
+//! would write: two switches of threads for nothing. With company the answers go through this thread,
+//! which gathers them, and the workers compute. Answers over
+//! [`DIRECT_ANSWER_BYTES_MAX`](crate::limits::DIRECT_ANSWER_BYTES_MAX) always do: their copying would
+//! hold a worker up. A worker never runs on this thread, nor this thread's loop on a worker's.
 //!
 //! # Bounds
 //! Everything is allocated at start: connections with their buffers, one entry for each slot. Once
@@ -251,6 +260,10 @@ pub struct TransportCounters {
     pub link_sent_bytes_total: AtomicU64,
     /// Sleeps in the kernel.
     pub sleeps_total: AtomicU64,
+    /// Answers that a worker sent by itself, whole or in part.
+    pub direct_answers_total: AtomicU64,
+    /// Inferences for a model that does not exist.
+    pub unknown_model_total: AtomicU64,
     /// Errors sent, by their position in [`ErrorCode::ALL`].
     pub errors: [AtomicU64; ErrorCode::ALL.len()],
 }

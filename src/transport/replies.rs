@@ -4,13 +4,12 @@ use super::link::Link;
 use super::{TransportCounters, bump};
 use crate::limits::{CONNECTION_REPLY_BYTES_MAX, FRAME_BODY_BYTES_MAX};
 use crate::queue::Done;
+use crate::queue::outlet::ANSWER_HEAD_BYTES;
 use crate::sys::memory::LazyBytes;
 use crate::wire::{HEAD_BYTES_MAX, Reply, encode_head};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 
-/// Room for the head of an answer, or of the failure of an accepted request.
-const ANSWER_HEAD_BYTES: usize = 128;
 /// The most that a frame may be answered with at once.
 const REPLY_BYTES_MAX: usize = HEAD_BYTES_MAX + FRAME_BODY_BYTES_MAX;
 /// Parts of one gathering write.
@@ -51,6 +50,8 @@ pub(super) struct Replies {
 pub(super) enum Flushed {
     /// Nothing waits.
     All,
+    /// A worker is sending on this connection; it will tell.
+    Lent,
     /// The peer takes no more for now.
     Blocked {
         /// Whether something was taken.
@@ -64,7 +65,7 @@ impl Replies {
             bytes: LazyBytes::new(CONNECTION_REPLY_BYTES_MAX),
             start: 0,
             end: 0,
-            endings: VecDeque::with_capacity(in_flight_max + 1),
+            endings: VecDeque::with_capacity(in_flight_max + 2),
             sent: 0,
         }
     }
@@ -107,7 +108,9 @@ impl Replies {
     }
     /// Adds the end of an accepted request: an answer with its slot, or a failure. Always fits,
     /// since requests in flight are bounded.
-    pub fn push_ending(&mut self, reply: &Reply<'_>, done: Option<Done>) {
+    ///
+    /// `sent` bytes of it are sent already: then it goes before all others.
+    pub fn push_ending(&mut self, reply: &Reply<'_>, done: Option<Done>, sent: usize) {
         let mut ending = Ending { head: [0; ANSWER_HEAD_BYTES], head_len: 0, done };
         let payload_len = ending.output().len();
         let mut written = encode_head(reply, payload_len, &mut ending.head);
@@ -118,7 +121,13 @@ impl Replies {
         debug_assert!(written.is_ok(), "heads of endings are short");
         ending.head_len = written.unwrap_or(0) as u8;
         debug_assert!(self.endings.len() < self.endings.capacity());
-        self.endings.push_back(ending);
+        if sent == 0 {
+            self.endings.push_back(ending);
+        } else {
+            debug_assert_eq!(self.sent, 0, "two frames are half sent");
+            self.endings.push_front(ending);
+            self.sent = sent;
+        }
     }
 
     /// Sends as much as is taken.

@@ -87,18 +87,19 @@ impl Table {
         self.entries[at as usize].ticket = Some(ticket);
         self.held += 1;
     }
-    /// The answer that a worker announced, if the request is still held and really done.
-    pub fn done(&mut self, completion: Completion) -> Option<(Done, Held)> {
+    /// The answer that a worker announced, if the request is still held and really done; and where the
+    /// request was.
+    pub fn done(&mut self, completion: Completion) -> Option<(u32, Done, Held)> {
         let base = *self.bases.get(completion.model.0 as usize)?;
         self.done_at(base + completion.slot)
     }
-    fn done_at(&mut self, at: u32) -> Option<(Done, Held)> {
+    fn done_at(&mut self, at: u32) -> Option<(u32, Done, Held)> {
         if !self.entries[at as usize].ticket.as_ref().is_some_and(Ticket::is_done) {
             return None;
         }
         let (ticket, held) = self.remove(at)?;
         match ticket.into_done() {
-            Ok(done) => Some((done, held)),
+            Ok(done) => Some((at, done, held)),
             Err(ticket) => {
                 self.restore(at, ticket);
                 None
@@ -106,7 +107,7 @@ impl Table {
         }
     }
     /// Looks at every request held, for the rare answer that nobody announced.
-    pub fn find_done(&mut self) -> Option<(Done, Held)> {
+    pub fn find_done(&mut self) -> Option<(u32, Done, Held)> {
         if self.held == 0 {
             return None;
         }

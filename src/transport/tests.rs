@@ -55,7 +55,7 @@ fn submit(served: &Served, timeout: u32) -> Ticket {
 /// Runs what waits; outputs are `byte`.
 fn work(served: &Served, byte: u8) -> Vec<Completion> {
     let mut completions = Vec::new();
-    served.queue.take(1000, 1000, Nanos(0), |mut work| {
+    served.queue.take(1000, 1000, |mut work| {
         work.output_mut().1.fill(byte);
         let receipt = Receipt {
             queue_ns: Nanos(u64::MAX),
@@ -106,7 +106,7 @@ fn the_table_finds_requests_by_slot_and_by_deadline() {
             }
             _ => {
                 for completion in work(&models[at], 1) {
-                    if let Some((done, found)) = table.done(completion) {
+                    if let Some((_, done, found)) = table.done(completion) {
                         let index = at as u32 * 40 + done.index();
                         assert_eq!(model.remove(&index).unwrap().1, found);
                         assert!(table.done(completion).is_none(), "an answer comes once");
@@ -126,7 +126,7 @@ fn the_table_finds_requests_by_slot_and_by_deadline() {
     let ticket = submit(&models[0], 0);
     table.insert(0, ticket, held(9, 99));
     work(&models[0], 1);
-    let found = std::iter::from_fn(|| table.find_done()).any(|(_, found)| found == held(9, 99));
+    let found = std::iter::from_fn(|| table.find_done()).any(|(_, _, found)| found == held(9, 99));
     assert!(found);
 }
 
@@ -159,7 +159,7 @@ fn replies_and_answers_never_mix_however_the_peer_reads() {
             } else if replies.endings() < 25 {
                 let (done, receipt) = answer(&served, id as u8);
                 let reply = Reply::Answer { id: RequestId(id), rows: Rows(1), receipt };
-                replies.push_ending(&reply, Some(done));
+                replies.push_ending(&reply, Some(done), 0);
                 answers.push(id);
             }
             if random.below(3) == 0 {
@@ -218,7 +218,7 @@ fn a_stalled_reader_does_not_keep_slots_of_small_answers() {
     for id in 0..150 {
         let (done, receipt) = answer(&served, 1);
         let reply = Reply::Answer { id: RequestId(id), rows: Rows(1), receipt };
-        replies.push_ending(&reply, Some(done));
+        replies.push_ending(&reply, Some(done), 0);
         let _ = replies.flush(&link, &counters).unwrap();
     }
     assert!(replies.endings() <= 1, "at most the one that is half sent");

@@ -37,12 +37,22 @@ pub struct Signature<'a> {
     pub outputs: heapless::Vec<Tensor<'a>, TENSORS_MAX>,
 }
 
+/// Where a tensor of `rows` rows lies in a payload, after one that ends at `end`: its first byte, and
+/// the byte after its last. The one place that knows the rule; `None` if it overflows.
+pub const fn place(end: u64, row_bytes: u64, rows: u64) -> Option<(u64, u64)> {
+    let Some(from) = end.checked_next_multiple_of(TENSOR_ALIGN_BYTES as u64) else { return None };
+    let Some(len) = row_bytes.checked_mul(rows) else { return None };
+    match from.checked_add(len) {
+        Some(to) => Some((from, to)),
+        None => None,
+    }
+}
+
 /// Length in bytes of a payload that holds `rows` rows of `tensors`; `None` if it overflows.
 pub fn payload_len(tensors: &[Tensor<'_>], rows: Rows) -> Option<u64> {
     let mut end = 0u64;
     for tensor in tensors {
-        end = end.checked_next_multiple_of(TENSOR_ALIGN_BYTES as u64)?;
-        end = end.checked_add(tensor.row_bytes()?.checked_mul(rows.0 as u64)?)?;
+        (_, end) = place(end, tensor.row_bytes()?, rows.0 as u64)?;
     }
     Some(end)
 }

@@ -93,7 +93,7 @@ mod tests;
 
 #[cfg(feature = "std")]
 pub use auth::{AUTH_CONTEXT, Key, KeyLengthError};
-pub use body::{BodyError, ModelEntry, Signature, Tensor, payload_len};
+pub use body::{BodyError, ModelEntry, Signature, Tensor, payload_len, place};
 pub use code::ErrorCode;
 pub use frame::{
     EncodeError, FrameError, HEAD_BYTES_MAX, Head, HeadDecoder, MAGIC, Prefix, encode_head,

@@ -13,11 +13,11 @@ pub use idle::IdleStrategy;
 
 use crate::batch::{self, BatchSettings, Decision, SizeCost, Waiting};
 use crate::engine::{Engine, Instance, PlanIndex, RunError};
-use crate::limits::{BATCH_REQUESTS_MAX, BATCH_SIZES_MAX};
+use crate::limits::BATCH_SIZES_MAX;
 use crate::metrics::{LaneStats, WorkerPhase, WorkerStats};
+use crate::queue::ModelQueue;
 use crate::queue::completion::CompletionSender;
 use crate::queue::idle::IdleSet;
-use crate::queue::{ModelQueue, Work};
 use crate::sys::realtime::{Outcome, ThreadOptions};
 use crate::sys::sync::{Arc, AtomicBool, Ordering};
 use crate::sys::{affinity, alloc, clock, memory};
@@ -109,7 +109,20 @@ struct Live {
     sizes: heapless::Vec<u32, BATCH_SIZES_MAX>,
     virtual_time: u64,
     backlogged: bool,
-    version: u64,
+    /// Its queue's version when the policy said to wait; `None` if nothing waited.
+    waits_since: Option<u64>,
+}
+
+impl Live {
+    /// Whether there is something that was not there when the lane was looked at.
+    #[inline]
+    fn anything_new(&self) -> bool {
+        match self.waits_since {
+            // The ring itself: its head is the line that a client writes first.
+            None => self.lane.queue.has_work(),
+            Some(version) => self.lane.queue.version() != version,
+        }
+    }
 }
 
 struct Worker {
@@ -120,7 +133,6 @@ struct Worker {
     idle_set: Arc<IdleSet>,
     stop: Arc<AtomicBool>,
     stats: Arc<WorkerStats>,
-    batch: Vec<Work>,
     virtual_now: u64,
 }
 
@@ -208,7 +220,7 @@ impl Worker {
                 instance: Some(instance),
                 virtual_time: 0,
                 backlogged: false,
-                version: 0,
+                waits_since: None,
                 kind: spec.kind,
                 lane,
             });
@@ -224,7 +236,6 @@ impl Worker {
             idle_set: spec.idle_set,
             stop: spec.stop,
             stats: spec.stats,
-            batch: Vec::with_capacity(BATCH_REQUESTS_MAX),
             virtual_now: 0,
         };
         Ok((worker, started))
@@ -235,21 +246,25 @@ impl Worker {
     }
 
     fn serve(&mut self) {
+        let mut now = clock::now();
         loop {
-            let wait_until = match self.turn() {
-                Turn::Ran => continue,
+            let wait_until = match self.turn(now) {
+                // The next turn begins where the run ended.
+                Turn::Ran { end } => {
+                    now = end;
+                    continue;
+                }
                 Turn::Idle { until } => until,
             };
             if self.stop.load(Ordering::Acquire) {
                 return;
             }
-            self.rest(wait_until);
+            now = self.rest(wait_until);
         }
     }
 
     /// Looks at all lanes once and runs the batch that is most due, if one closes.
-    fn turn(&mut self) -> Turn {
-        let now = clock::now();
+    fn turn(&mut self, now: Nanos) -> Turn {
         let mut until = Nanos(u64::MAX);
         let mut best: Option<(usize, u32, crate::units::CloseReason)> = None;
         for n in 0..self.lanes.len() {
@@ -272,15 +287,22 @@ impl Worker {
         }
         let Some((n, rows, reason)) = best else { return Turn::Idle { until } };
         self.virtual_now = self.lanes[n].virtual_time;
-        if self.run(n, rows, reason, now) { Turn::Ran } else { Turn::Idle { until: now } }
+        match self.run(n, rows, reason, now) {
+            Some(end) => Turn::Ran { end },
+            // Others took it, or its client gave it up: nothing is left to wait for that would not
+            // show as new.
+            None => Turn::Idle { until },
+        }
     }
 
     fn look(&mut self, n: usize, now: Nanos) -> Decision {
         let live = &mut self.lanes[n];
         let queue = &live.lane.queue;
-        live.version = queue.version();
         let delayed = live.lane.batch.max_queue_delay.0 != 0;
-        let view = queue.view(delayed, now);
+        // Read before the ring is: what comes later is new.
+        let version = delayed.then(|| queue.version());
+        let view = queue.view(delayed, live.lane.batch.max_batch_size, now);
+        live.waits_since = None;
         if view.rows == 0 {
             queue.sweep();
             return Decision::Nothing;
@@ -294,47 +316,48 @@ impl Worker {
             oldest_at: view.oldest_at,
             earliest_deadline: view.earliest_deadline,
         };
-        batch::decide(&live.lane.batch, waiting, &costs, queue.is_closed(), now)
+        let decision = batch::decide(&live.lane.batch, waiting, &costs, queue.is_closed(), now);
+        if matches!(decision, Decision::Wait { .. }) {
+            live.waits_since = version;
+        }
+        decision
     }
 
     /// Whether a lane changed since it was looked at.
     fn anything_new(&self) -> bool {
-        self.stop.load(Ordering::Acquire)
-            || self.lanes.iter().any(|l| l.lane.queue.version() != l.version)
+        self.stop.load(Ordering::Acquire) || self.lanes.iter().any(Live::anything_new)
     }
 
-    /// Spins, then sleeps, as the strategy says, until something is new or `until`.
-    fn rest(&mut self, until: Nanos) {
+    /// Spins, then sleeps, as the strategy says, until something is new or `until`. Returns the
+    /// present.
+    fn rest(&mut self, until: Nanos) -> Nanos {
         let me = self.spec_id.0 as usize;
         let start = clock::now();
-        if until <= start && until.0 != u64::MAX {
-            // A request was counted but not yet in its ring; its client is just pushing it.
-            std::thread::yield_now();
-            return;
-        }
         let budget = self.idle.spin_budget();
         if budget.0 > 0 {
             let spin_end = start.after(budget).min(until);
             let found = self.spin_until(spin_end);
-            let spun = clock::now().since(start);
-            LaneStats::bump(&self.stats.spin_ns, spun.0);
+            let now = clock::now();
+            LaneStats::bump(&self.stats.spin_ns, now.since(start).0);
             self.idle.learn(found);
             if found {
-                return;
+                return now;
             }
         }
         self.idle_set.announce(me);
         if self.anything_new() {
             self.idle_set.cancel(me);
-            return;
+            return clock::now();
         }
         self.phase(WorkerPhase::Parked);
         LaneStats::bump(&self.stats.parks, 1);
         let slept_at = clock::now();
         let timeout = (until.0 != u64::MAX).then(|| until.since(slept_at));
         self.idle_set.sleep(me, timeout);
-        self.idle.slept(clock::now().since(slept_at));
+        let now = clock::now();
+        self.idle.slept(now.since(slept_at));
         self.phase(WorkerPhase::Idle);
+        now
     }
 
     fn spin_until(&self, end: Nanos) -> bool {
@@ -354,6 +377,6 @@ impl Worker {
 }
 
 enum Turn {
-    Ran,
+    Ran { end: Nanos },
     Idle { until: Nanos },
 }

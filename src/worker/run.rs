@@ -1,10 +1,11 @@
 //! Running one batch: take, gather, infer, scatter, answer.
 
-use super::{Live, Worker};
+use super::{Lane, Live, Worker};
 use crate::engine::{Instance, PlanIndex, RunError};
 use crate::limits::{BATCH_REQUESTS_MAX, TENSORS_MAX};
-use crate::metrics::{LaneStats, WorkerPhase};
+use crate::metrics::{LaneStats, WorkerPhase, WorkerStats};
 use crate::queue::{Failure, Work};
+use crate::sys::sync::Ordering;
 use crate::sys::{alloc, clock};
 use crate::units::{CloseReason, Nanos, Receipt, Rows};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,22 +18,34 @@ struct Stages {
     output: Nanos,
 }
 
+/// The requests of one batch.
+type Batch<'q> = heapless::Vec<Work<'q>, BATCH_REQUESTS_MAX>;
+
 impl Worker {
-    /// Takes up to `rows` rows of lane `n` and answers them. `false` if nothing was there to take.
-    pub(super) fn run(&mut self, n: usize, rows: u32, reason: CloseReason, now: Nanos) -> bool {
-        let mut works = std::mem::take(&mut self.batch);
-        let queue = self.lanes[n].lane.queue.clone();
-        queue.take(rows, BATCH_REQUESTS_MAX, now, |work| works.push(work));
+    /// Takes up to `rows` rows of lane `n` and answers them. Returns the instant at which the last
+    /// ended; `None` if nothing was there to take.
+    pub(super) fn run(
+        &mut self,
+        n: usize,
+        rows: u32,
+        reason: CloseReason,
+        now: Nanos,
+    ) -> Option<Nanos> {
+        let Worker { spec_id: id, lanes, completions, stats: worker_stats, .. } = self;
+        let Live { lane, kind, instance, sizes, virtual_time, .. } = &mut lanes[n];
+        let queue = &*lane.queue;
+        let mut works = Batch::new();
+        queue.take(rows, BATCH_REQUESTS_MAX, |work| {
+            // No more than asked for.
+            let _ = works.push(work);
+        });
         if works.is_empty() {
-            self.batch = works;
-            return false;
+            return None;
         }
-        queue.wake_another(self.spec_id.0 as usize);
-        self.phase(WorkerPhase::Running);
-        let live = &mut self.lanes[n];
-        let stats = live.lane.stats.clone();
-        let id = self.spec_id;
-        let mut done = |work: Work, outcome: Result<Receipt, Failure>, at: Nanos| {
+        queue.wake_another(id.0 as usize);
+        worker_stats.phase.store(WorkerPhase::Running as u64, Ordering::Relaxed);
+        let stats = &*lane.stats;
+        let mut done = |work: Work<'_>, outcome: Result<Receipt, Failure>, at: Nanos, alone| {
             match outcome {
                 Ok(_) => {
                     LaneStats::bump(&stats.success, 1);
@@ -42,133 +55,137 @@ impl Worker {
                 }
                 Err(failure) => LaneStats::bump(&stats.failure[failure as usize], 1),
             }
-            if let Some(completion) = work.complete(outcome) {
-                self.completions.send(completion);
-            }
+            completions.finish(work, outcome, alone);
         };
 
         // Those whose deadline passed while they waited are answered first, and not run.
         let mut i = 0;
         while i < works.len() {
             if works[i].deadline() < now {
-                done(works.remove(i), Err(Failure::DeadlineExpired), now);
+                done(works.remove(i), Err(Failure::DeadlineExpired), now, false);
             } else {
                 i += 1;
             }
         }
-        if works.is_empty() {
-            self.completions.flush();
-            self.batch = works;
-            self.phase(WorkerPhase::Idle);
-            return true;
-        }
-
-        LaneStats::bump(&live.lane.stats.closed[reason as usize], 1);
-        let receipt = |work: &Work, stages: Stages, rows: u32| Receipt {
-            queue_ns: now.since(work.submitted_at()),
-            compute_input_ns: stages.input,
-            compute_infer_ns: stages.infer,
-            compute_output_ns: stages.output,
-            batch_size: Rows(rows as u16),
-            close_reason: reason,
-            worker: id,
-        };
-        let total: u32 = works.iter().map(|w| w.rows().0 as u32).sum();
         let mut end = now;
-        match attempt(live, &mut works, total, now, &self.stats) {
-            Ok((stages, at)) => {
-                end = at;
-                for work in works.drain(..) {
-                    let receipt = receipt(&work, stages, total);
-                    done(work, Ok(receipt), end);
-                }
-            }
-            Err(failure) if works.len() == 1 => {
-                end = clock::now();
-                done(works.pop().expect("one"), Err(failure), end);
-            }
-            // One request may have spoilt the batch for all: each runs alone, so that only the
-            // guilty one fails.
-            Err(_) => {
-                for work in works.drain(..) {
-                    let rows = work.rows().0 as u32;
-                    let mut alone = [work];
-                    let outcome = attempt(live, &mut alone, rows, clock::now(), &self.stats);
-                    let [work] = alone;
-                    let outcome = outcome.map(|(stages, _)| receipt(&work, stages, rows));
-                    end = clock::now();
-                    done(work, outcome, end);
-                }
-            }
-        }
-        self.completions.flush();
-        self.batch = works;
-        let spent = end.since(now);
-        LaneStats::bump(&self.stats.busy_ns, spent.0);
-        let live = &mut self.lanes[n];
-        live.virtual_time =
-            live.virtual_time.saturating_add(spent.0 / live.lane.weight.max(1) as u64);
-        self.phase(WorkerPhase::Idle);
-        true
-    }
-}
-
-/// Runs `works`, `rows` rows in all, on the smallest plan that holds them, from the instant `start`.
-/// Also returns the instant at which it ended.
-fn attempt(
-    live: &mut Live,
-    works: &mut [Work],
-    rows: u32,
-    start: Nanos,
-    worker_stats: &crate::metrics::WorkerStats,
-) -> Result<(Stages, Nanos), Failure> {
-    let Some(instance) = live.instance.as_mut() else { return Err(Failure::ModelFailed) };
-    let index = live.sizes.iter().position(|&s| s >= rows).ok_or(Failure::ModelFailed)?;
-    let plan = PlanIndex(index);
-    let exact = works.len() == 1 && live.sizes[index] == rows;
-    let result = catch_unwind(AssertUnwindSafe(|| {
-        if exact {
-            direct(&mut **instance, plan, &mut works[0], start)
-        } else {
-            staged(&mut **instance, plan, works)
-        }
-    }));
-    let stats = &live.lane.stats;
-    match result {
-        Ok(Ok([infer_from, infer_to, end])) => {
-            let stages = Stages {
-                input: infer_from.since(start),
-                infer: infer_to.since(infer_from),
-                output: end.since(infer_to),
+        if !works.is_empty() {
+            LaneStats::bump(&stats.closed[reason as usize], 1);
+            let receipt = |work: &Work<'_>, stages: Stages, rows: u32| Receipt {
+                queue_ns: now.since(work.submitted_at()),
+                compute_input_ns: stages.input,
+                compute_infer_ns: stages.infer,
+                compute_output_ns: stages.output,
+                batch_size: Rows(rows as u16),
+                close_reason: reason,
+                worker: *id,
             };
-            stats.compute_input.record(stages.input);
-            stats.compute_infer.record(stages.infer);
-            stats.compute_output.record(stages.output);
-            LaneStats::bump(&stats.exec_count, 1);
-            LaneStats::bump(&stats.ran[index], 1);
-            live.lane.queue.service().observe(live.kind, index, end.since(start));
-            Ok((stages, end))
+            let total: u32 = works.iter().map(|w| w.rows().0 as u32).sum();
+            let mut engine = Running { lane, kind: *kind, instance, sizes, worker_stats };
+            match engine.attempt(&mut works, total, now) {
+                Ok((stages, at)) => {
+                    end = at;
+                    let alone = works.len() == 1;
+                    for work in works.drain(..) {
+                        let receipt = receipt(&work, stages, total);
+                        done(work, Ok(receipt), end, alone);
+                    }
+                }
+                Err(failure) if works.len() == 1 => {
+                    end = clock::now();
+                    for work in works.drain(..) {
+                        done(work, Err(failure), end, false);
+                    }
+                }
+                // One request may have spoilt the batch for all: each runs alone, so that only the
+                // guilty one fails.
+                Err(_) => {
+                    for work in works.drain(..) {
+                        let rows = work.rows().0 as u32;
+                        let mut alone = [work];
+                        let outcome = engine.attempt(&mut alone, rows, clock::now());
+                        let [work] = alone;
+                        let outcome = outcome.map(|(stages, _)| receipt(&work, stages, rows));
+                        end = clock::now();
+                        done(work, outcome, end, false);
+                    }
+                }
+            }
         }
-        Ok(Err(_)) => Err(Failure::ModelFailed),
-        Err(_panic) => {
-            // What a panic left inside the engine can't be trusted: a fresh instance. This is the
-            // one path on which a worker allocates.
-            alloc::set_hot(false);
-            live.instance = None;
-            live.instance = live.lane.engine.instance().ok();
-            LaneStats::bump(&worker_stats.rebuilds, 1);
-            alloc::set_hot(true);
-            Err(Failure::ModelPanicked)
+        completions.flush();
+        let spent = end.since(now);
+        LaneStats::bump(&worker_stats.busy_ns, spent.0);
+        *virtual_time = virtual_time.saturating_add(spent.0 / lane.weight.max(1) as u64);
+        worker_stats.phase.store(WorkerPhase::Idle as u64, Ordering::Relaxed);
+        Some(end)
+    }
+}
+
+/// What a run needs of its lane.
+struct Running<'a> {
+    lane: &'a Lane,
+    kind: usize,
+    instance: &'a mut Option<Box<dyn Instance>>,
+    sizes: &'a [u32],
+    worker_stats: &'a WorkerStats,
+}
+
+impl Running<'_> {
+    /// Runs `works`, `rows` rows in all, on the smallest plan that holds them, from the instant
+    /// `start`. Also returns the instant at which it ended.
+    fn attempt(
+        &mut self,
+        works: &mut [Work<'_>],
+        rows: u32,
+        start: Nanos,
+    ) -> Result<(Stages, Nanos), Failure> {
+        let Some(instance) = self.instance.as_mut() else { return Err(Failure::ModelFailed) };
+        let index = self.sizes.iter().position(|&s| s >= rows).ok_or(Failure::ModelFailed)?;
+        let plan = PlanIndex(index);
+        let exact = works.len() == 1 && self.sizes[index] == rows;
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            if exact {
+                direct(&mut **instance, plan, &mut works[0], start)
+            } else {
+                staged(&mut **instance, plan, works)
+            }
+        }));
+        let stats = &self.lane.stats;
+        match result {
+            Ok(Ok([infer_from, infer_to, end])) => {
+                let stages = Stages {
+                    input: infer_from.since(start),
+                    infer: infer_to.since(infer_from),
+                    output: end.since(infer_to),
+                };
+                stats.compute_input.record(stages.input);
+                stats.compute_infer.record(stages.infer);
+                stats.compute_output.record(stages.output);
+                LaneStats::bump(&stats.exec_count, 1);
+                LaneStats::bump(&stats.ran[index], 1);
+                self.lane.queue.service().observe(self.kind, index, end.since(start));
+                Ok((stages, end))
+            }
+            Ok(Err(_)) => Err(Failure::ModelFailed),
+            Err(_panic) => {
+                // What a panic left inside the engine can't be trusted: a fresh instance. This is the
+                // one path on which a worker allocates.
+                alloc::set_hot(false);
+                *self.instance = None;
+                *self.instance = self.lane.engine.instance().ok();
+                LaneStats::bump(&self.worker_stats.rebuilds, 1);
+                alloc::set_hot(true);
+                Err(Failure::ModelPanicked)
+            }
         }
     }
 }
 
-/// Instants returned: the inference began, it ended, the outputs are scattered.
-/// One request that fills its plan: from its own buffers into its own buffers.
+/// One request that fills its plan: from its own buffers into its own buffers. Returns the instants at
+/// which the inference began, it ended, and the outputs were scattered.
 fn direct(
     instance: &mut dyn Instance,
     plan: PlanIndex,
-    work: &mut Work,
+    work: &mut Work<'_>,
     start: Nanos,
 ) -> Result<[Nanos; 3], RunError> {
     work.buffers(|inputs, outputs| instance.infer_direct(plan, inputs, outputs))?;
@@ -177,11 +194,12 @@ fn direct(
     Ok([start, end, end])
 }
 
-/// Several requests, or fewer rows than the plan has: through the engine's staging areas.
+/// Several requests, or fewer rows than the plan has: through the engine's staging areas. Returns the
+/// same instants.
 fn staged(
     instance: &mut dyn Instance,
     plan: PlanIndex,
-    works: &mut [Work],
+    works: &mut [Work<'_>],
 ) -> Result<[Nanos; 3], RunError> {
     let mut offsets = [0usize; TENSORS_MAX];
     for work in works.iter() {

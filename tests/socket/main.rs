@@ -5,6 +5,7 @@
 
 mod abuse;
 mod basics;
+mod direct;
 mod doors;
 mod ends;
 mod faults;

@@ -428,11 +428,8 @@ impl ReadyModel {
         let setup = &model.setup;
         let spec = model.queue.spec();
         let description = setup.engine.describe();
-        let signature = setup.engine.signature();
         let workers: Vec<usize> =
             (0..u64::BITS as usize).filter(|w| spec.workers & (1 << w) != 0).collect();
-        let rows = usize::from(spec.max_request_rows.0);
-        let slot = signature.input_layout(rows).1 + signature.output_layout(rows).1;
         let batching = setup.inspection.as_ref().map(|i| &i.batching);
         ReadyModel {
             name: setup.name.clone(),
@@ -449,7 +446,7 @@ impl ReadyModel {
                 weight_bytes: description.weight_bytes,
                 arena_bytes: description.instance_arena_bytes.map(|n| n * workers.len()),
                 staging_bytes: description.instance_staging_bytes * workers.len(),
-                slot_bytes: model.queue.slots() * slot,
+                slot_bytes: model.queue.slot_bytes(),
             },
             workers,
         }

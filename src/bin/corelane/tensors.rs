@@ -1,10 +1,10 @@
 //! Tensors between files, payloads and what is printed.
 
 use corelane::client::TensorInfo;
-use corelane::limits::TENSOR_ALIGN_BYTES;
 use corelane::model::npy::{self, Array};
 use corelane::model::signature::TensorSpec;
 use corelane::units::DType;
+use corelane::wire;
 use serde::ser::{Serialize, SerializeSeq, Serializer};
 use std::fmt;
 use std::ops::Range;
@@ -28,16 +28,17 @@ pub fn read_npy(path: &Path) -> Result<Array, String> {
 
 /// Where each tensor lies in a payload of `rows` rows, and the payload's length.
 pub fn spans(tensors: &[TensorInfo], rows: usize) -> (Vec<Range<usize>>, usize) {
-    let mut end = 0usize;
+    let mut end = 0;
     let spans = tensors
         .iter()
         .map(|t| {
-            let start = end.next_multiple_of(TENSOR_ALIGN_BYTES);
-            end = start + t.row_bytes * rows;
-            start..end
+            let (from, to) = wire::place(end, t.row_bytes as u64, rows as u64)
+                .expect("the client has checked that lengths don't overflow");
+            end = to;
+            from as usize..to as usize
         })
         .collect();
-    (spans, end)
+    (spans, end as usize)
 }
 
 /// How many rows `array` has as input `tensor`.

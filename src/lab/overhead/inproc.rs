@@ -129,12 +129,17 @@ fn throughput(model: &ModelHandle, in_flight: usize, span: Duration) -> Result<f
 
 pub(super) fn comparisons(effort: Effort) -> Result<Vec<Comparison>, Error> {
     let (first, last) = two_cores()?;
-    let mut told = vec![batching_is_free(first, last, effort)?];
+    // On one core, where nothing but the runtime's own work varies, and across two.
+    let mut told = vec![batching_is_free(last, last, effort)?];
     if first != last {
+        told.push(batching_is_free(first, last, effort)?);
         told.push(scaling(first, last, effort)?);
     }
     Ok(told)
 }
+
+/// Blocks into which a repeat is divided, so that both ways meet the same moods of the machine.
+const BLOCKS: usize = 20;
 
 /// One in flight, batching off against on.
 fn batching_is_free(client: CoreId, worker: CoreId, effort: Effort) -> Result<Comparison, Error> {
@@ -144,18 +149,25 @@ fn batching_is_free(client: CoreId, worker: CoreId, effort: Effort) -> Result<Co
         Ok(Runtime::builder().cores([worker]).model(echo_model(64, sizes, compute)?).build()?)
     };
     let (off, on) = (build(&[1])?, build(&[1, 2, 4, 8])?);
-    let (mut a, mut b) = (Vec::new(), Vec::new());
+    let models = [off.client().model("echo64")?, on.client().model("echo64")?];
+    let mut figures = [Vec::new(), Vec::new()];
     for repeat in 0..effort.repeats {
-        for step in 0..2 {
-            let (rt, figures) =
-                if (step + repeat) % 2 == 0 { (&off, &mut a) } else { (&on, &mut b) };
-            let model = rt.client().model("echo64")?;
-            let mut times = on_core(client, || round_trips(&model, effort.iterations))??;
+        let mut times = [Vec::new(), Vec::new()];
+        for block in 0..2 * BLOCKS {
+            let way = (block + repeat) % 2;
+            let iterations = effort.iterations.div_ceil(BLOCKS);
+            times[way].extend(on_core(client, || round_trips(&models[way], iterations))??);
+        }
+        for (figures, mut times) in figures.iter_mut().zip(times) {
             figures.push(percentile(&mut times, 500) as f64);
         }
     }
+    let [a, b] = figures;
     Ok(Comparison {
-        name: "one in flight: batching off (a), on (b); 25 us of compute; p50".into(),
+        name: format!(
+            "one in flight: batching off (a), on (b), alternating in {BLOCKS} blocks each; 25 us of \
+             compute; p50"
+        ),
         placement: format!("client on core {client}, worker on core {worker}"),
         ratio: Spread::of_ratios(&b, &a),
         a: Spread::of(&a),

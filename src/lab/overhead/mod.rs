@@ -152,7 +152,7 @@ pub fn measure(effort: Effort, model: Option<&ModelSetup>) -> Result<Report, Err
     latencies.extend(socket::latencies(effort)?);
     let mut comparisons = inproc::comparisons(effort)?;
     if let Some(setup) = model {
-        comparisons.push(socket::in_flight(setup, effort)?);
+        comparisons.extend(socket::in_flight(setup, effort)?);
     }
     Ok(Report {
         schema: 1,

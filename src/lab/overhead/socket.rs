@@ -10,7 +10,8 @@ use crate::lab::sample::Spread;
 use crate::runtime::{ModelSetup, Runtime};
 use crate::sys::clock;
 use crate::transport::{Server, ServerOptions, UnixOptions};
-use crate::units::{CoreId, Rows};
+use crate::units::{CoreId, Micros, Rows};
+use crate::worker::IdleStrategy;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -25,13 +26,17 @@ struct Host {
 }
 
 impl Host {
-    fn start(models: Vec<ModelSetup>, worker: CoreId, io: CoreId) -> Result<Host, Error> {
+    fn start(
+        models: Vec<ModelSetup>,
+        (worker, idle): (CoreId, IdleStrategy),
+        io: CoreId,
+    ) -> Result<Host, Error> {
         let path = std::env::temp_dir().join(format!(
             "corelane-overhead-{}-{}.sock",
             std::process::id(),
             clock::now()
         ));
-        let builder = Runtime::builder().cores([worker]);
+        let builder = Runtime::builder().cores([worker]).idle(idle);
         let mut runtime = models.into_iter().fold(builder, |b, m| b.model(m)).build()?;
         let unix = Some(UnixOptions::new(&path));
         let server = runtime.serve(ServerOptions { unix, ..ServerOptions::default() }, Some(io))?;
@@ -63,7 +68,7 @@ fn round_trips(host: &Address, bytes: usize, iterations: usize) -> Result<Vec<u6
 pub(super) fn latencies(effort: Effort) -> Result<Vec<Latency>, Error> {
     let (first, last) = two_cores()?;
     let models = SIZES.iter().map(|&bytes| echo_model(bytes, &[1], FakeCompute::default()));
-    let host = Host::start(models.collect::<Result<_, _>>()?, last, last)?;
+    let host = Host::start(models.collect::<Result<_, _>>()?, (last, IdleStrategy::Park), last)?;
     let address = &host.address();
     let mut pairs = Vec::new();
     for client in if first == last { vec![last] } else { vec![last, first] } {
@@ -109,28 +114,43 @@ fn throughput(host: &Address, model: &str, in_flight: usize, span: Duration) -> 
     }
 }
 
-/// One in flight against 32 on one connection, for the model in `setup`.
-pub(super) fn in_flight(setup: &ModelSetup, effort: Effort) -> Result<Comparison, Error> {
+/// One in flight against 32 on one connection, for the model in `setup`: with everything on one core,
+/// and across two with a worker that parks or spins.
+pub(super) fn in_flight(setup: &ModelSetup, effort: Effort) -> Result<Vec<Comparison>, Error> {
     let (first, last) = two_cores()?;
-    let host = Host::start(vec![setup.clone()], last, first)?;
-    let address = host.address();
-    let span = Duration::from_millis(300);
-    let (mut a, mut b) = (Vec::new(), Vec::new());
-    for repeat in 0..effort.repeats {
-        for step in 0..2 {
-            let (depth, figures) =
-                if (step + repeat) % 2 == 0 { (1, &mut a) } else { (32, &mut b) };
-            let rate = on_core(first, || throughput(&address, &setup.name, depth, span))??;
-            figures.push(rate);
-        }
+    let mut ways = vec![(last, IdleStrategy::Park, "parks")];
+    if first != last {
+        ways.push((first, IdleStrategy::Park, "parks"));
+        ways.push((first, IdleStrategy::SpinUs(Micros(200)), "spins for 200 us"));
     }
-    Ok(Comparison {
-        name: format!("{} over a Unix socket, one connection: 1 (a), 32 (b) in flight", setup.name),
-        placement: format!("client and I/O on core {first}, worker on core {last}"),
-        ratio: Spread::of_ratios(&b, &a),
-        a: Spread::of(&a),
-        b: Spread::of(&b),
-        unit: "requests/s",
-        goal: "at least 4 x",
-    })
+    ways.into_iter()
+        .map(|(client, idle, how)| {
+            let host = Host::start(vec![setup.clone()], (last, idle), client)?;
+            let address = host.address();
+            let span = Duration::from_millis(300);
+            let (mut a, mut b) = (Vec::new(), Vec::new());
+            for repeat in 0..effort.repeats {
+                for step in 0..2 {
+                    let (depth, figures) =
+                        if (step + repeat) % 2 == 0 { (1, &mut a) } else { (32, &mut b) };
+                    let rate = on_core(client, || throughput(&address, &setup.name, depth, span))??;
+                    figures.push(rate);
+                }
+            }
+            Ok(Comparison {
+                name: format!(
+                    "{} over a Unix socket, one connection: 1 (a), 32 (b) in flight",
+                    setup.name
+                ),
+                placement: format!(
+                    "client and I/O on core {client}, worker on core {last}, which {how}"
+                ),
+                ratio: Spread::of_ratios(&b, &a),
+                a: Spread::of(&a),
+                b: Spread::of(&b),
+                unit: "requests/s",
+                goal: "at least 4 x; 20000 with 1, 80000 with 32",
+            })
+        })
+        .collect()
 }

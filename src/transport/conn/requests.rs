@@ -1,12 +1,15 @@
 //! What each request asks for, and what it is answered with.
 
 use super::{Conn, Core, Incoming, Phase};
-use crate::limits::{AUTH_NONCE_BYTES, TIMEOUT_US_MAX};
-use crate::queue::{Failure, Lease, Notify, Refusal, Submit};
+use crate::limits::{AUTH_NONCE_BYTES, DIRECT_ANSWER_BYTES_MAX, TIMEOUT_US_MAX};
+use crate::queue::outlet::ANSWER_HEAD_BYTES;
+use crate::queue::{Failure, Lease, Notify, Refusal, RefusalReason, Submit};
 use crate::sys::sync::Ordering;
 use crate::transport::arrivals::Arrived;
+use crate::transport::bump;
+use crate::transport::link::Link;
 use crate::transport::table::Held;
-use crate::units::{Micros, ModelId, Priority, RequestId, Rows};
+use crate::units::{Micros, ModelId, Priority, Receipt, RequestId, Rows};
 use crate::wire::{self, ErrorCode, HealthKind, Reply, Request, ServerLimits};
 use std::io;
 
@@ -145,7 +148,7 @@ impl Conn {
         let entry = self.entries[at];
         let Some((ticket, held)) = core.table.remove(entry) else { return };
         match ticket.cancel_queued(Failure::Cancelled) {
-            Ok(()) => self.ended(core, held, Err(Failure::Cancelled)),
+            Ok(()) => self.ended(core, (entry, held), Err(Failure::Cancelled)),
             // It runs, or is done: the answer comes.
             Err(ticket) => core.table.restore(entry, ticket),
         }
@@ -161,41 +164,51 @@ impl Conn {
         payload_len: usize,
     ) {
         let who = Some(id);
-        if core.draining {
-            let text = format_args!("the server drains");
-            return self.error(core, who, ErrorCode::ShuttingDown, (0, 0), text);
-        }
-        if !is_ready(core) {
-            let text = format_args!("the server is not ready yet");
-            return self.error(core, who, ErrorCode::NotReady, (0, 0), text);
-        }
-        if self.ids.contains(&id) {
-            let text = format_args!("request {id} is in flight already");
-            return self.error(core, who, ErrorCode::DuplicateRequestId, (id.0 as u64, 0), text);
-        }
-        let (len, max) = (self.in_flight(), core.in_flight_max);
-        if len >= max {
-            let text = format_args!("{len} requests are in flight on this connection");
-            let ab = (len as u64, max as u64);
-            return self.error(core, who, ErrorCode::TooManyInFlight, ab, text);
-        }
         let Some(found) = core.models.get(model.0 as usize) else {
+            bump(&core.control.counters.unknown_model_total, 1);
             let models = core.models.len();
             let text = format_args!("no model has number {model}; there are {models}");
             let ab = (model.0 as u64, models as u64);
             return self.error(core, who, ErrorCode::UnknownModel, ab, text);
         };
+        let queue = &found.served.queue;
+        if core.draining {
+            queue.count_refusal(RefusalReason::ShuttingDown);
+            let text = format_args!("the server drains");
+            return self.error(core, who, ErrorCode::ShuttingDown, (0, 0), text);
+        }
+        if !is_ready(core) {
+            queue.count_refusal(RefusalReason::NotReady);
+            let text = format_args!("the server is not ready yet");
+            return self.error(core, who, ErrorCode::NotReady, (0, 0), text);
+        }
+        let perhaps_answered = self.perhaps_answered();
+        let taken = |(at, other): (usize, &RequestId)| *other == id && Some(at) != perhaps_answered;
+        if self.ids.iter().enumerate().any(taken) {
+            queue.count_refusal(RefusalReason::DuplicateRequestId);
+            let text = format_args!("request {id} is in flight already");
+            return self.error(core, who, ErrorCode::DuplicateRequestId, (id.0 as u64, 0), text);
+        }
+        let (len, max) = (self.in_flight(), core.in_flight_max);
+        if len >= max {
+            queue.count_refusal(RefusalReason::TooManyInFlight);
+            let text = format_args!("{len} requests are in flight on this connection");
+            let ab = (len as u64, max as u64);
+            return self.error(core, who, ErrorCode::TooManyInFlight, ab, text);
+        }
         if let Some(arrivals) = &core.arrivals {
             arrivals.note(Arrived { at: core.now, model, rows });
         }
         if timeout.0 > TIMEOUT_US_MAX {
             let refusal = Refusal::TimeoutTooLong { given_us: timeout.0, max_us: TIMEOUT_US_MAX };
+            queue.count_refusal(refusal.reason());
             return self.refusal(core, id, refusal);
         }
-        let queue = &found.served.queue;
         let levels = queue.spec().priority_levels;
         if priority.0 > levels {
-            return self.refusal(core, id, Refusal::BadPriority { priority: priority.0, levels });
+            let refusal = Refusal::BadPriority { priority: priority.0, levels };
+            queue.count_refusal(refusal.reason());
+            return self.refusal(core, id, refusal);
         }
         let lease = match queue.lease(rows) {
             Ok(lease) => lease,
@@ -215,6 +228,7 @@ impl Conn {
     ) {
         let expected = lease.input_mut().len();
         if payload_len != expected {
+            lease.queue().count_refusal(RefusalReason::WrongPayloadLength);
             let text = format_args!(
                 "{payload_len} bytes of payload; {rows} rows of this model are {expected}"
             );
@@ -229,7 +243,11 @@ impl Conn {
     /// Hands the request over whose payload is whole.
     pub(super) fn submit(&mut self, core: &mut Core, at: u16) {
         let incoming = std::mem::replace(&mut self.incoming, Incoming::Head);
-        let Incoming::Payload { lease, id, model, submit, .. } = incoming else { return };
+        let Incoming::Payload { lease, id, model, mut submit, .. } = incoming else { return };
+        let lent = self.lend(core, &lease, id);
+        if let Some(at) = lent {
+            submit.notify = Notify::Outlet(at);
+        }
         match lease.submit(submit) {
             Ok(ticket) => {
                 let allowed = match submit.timeout {
@@ -237,17 +255,54 @@ impl Conn {
                     given => given,
                 };
                 let held = Held { conn: at, request: id, submitted_at: core.now, allowed };
-                self.entries.push(core.table.insert(model, ticket, held));
+                let entry = core.table.insert(model, ticket, held);
+                self.entries.push(entry);
                 self.ids.push(id);
+                if lent.is_some() {
+                    self.lent = Some(entry);
+                }
             }
-            Err(refusal) => self.refusal(core, id, refusal),
+            Err(refusal) => {
+                // Nobody else can have taken it: the request is in no ring.
+                if let (Some(_), Some(plug)) = (lent, self.link.as_ref().and_then(Link::plug)) {
+                    plug.reclaim();
+                }
+                self.refusal(core, id, refusal);
+            }
         }
+    }
+
+    /// Lends the socket for the answer of a request that has no company, so that its worker may send
+    /// it at once. Returns the outlet.
+    ///
+    /// Only while nothing else is held: then no answers can be gathered into one write, and at most
+    /// one slot waits, for at most one sweep, until the sleeping I/O thread has seen its end.
+    fn lend(&self, core: &Core, lease: &Lease, id: RequestId) -> Option<u16> {
+        let plug = self.link.as_ref()?.plug()?;
+        let alone = core.table.held() == 0 && self.lent.is_none() && self.replies.is_empty();
+        let short = lease.output_bytes() <= DIRECT_ANSWER_BYTES_MAX;
+        if !alone || !short || core.draining || self.phase != Phase::Ready {
+            return None;
+        }
+        plug.lend(lease.completion(), id, answer_head);
+        Some(plug.at())
     }
 
     fn refusal(&mut self, core: &Core, id: RequestId, refusal: Refusal) {
         let (code, a, b) = refusal_code(refusal);
         self.error(core, Some(id), code, (a as u64, b as u64), format_args!("{refusal}"));
     }
+}
+
+/// Writes the head of an answer that a worker sends.
+fn answer_head(
+    id: RequestId,
+    rows: Rows,
+    receipt: Receipt,
+    payload_len: usize,
+    head: &mut [u8; ANSWER_HEAD_BYTES],
+) -> usize {
+    wire::encode_head(&Reply::Answer { id, rows, receipt }, payload_len, head).unwrap_or(0)
 }
 
 fn is_ready(core: &Core) -> bool {

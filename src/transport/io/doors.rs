@@ -1,6 +1,7 @@
 //! Letting clients in, and turning them away.
 
 use super::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, CONNS, Io, SEND_BUFFER_BYTES};
+use crate::queue::outlet::Plug;
 use crate::transport::link::Link;
 use crate::transport::{bump, conn, listen};
 use crate::wire::{self, ErrorCode, HEAD_BYTES_MAX, Reply};
@@ -47,13 +48,13 @@ impl Io {
             {
                 let ab = (uid.unwrap_or(u32::MAX) as u64, 0);
                 let text = "this user may not connect";
-                self.turn_away(&Link::Socket(fd), ErrorCode::PeerNotAllowed, ab, text);
+                self.turn_away(&Link::Bare(fd), ErrorCode::PeerNotAllowed, ab, text);
                 continue;
             }
             let Some(at) = self.free.pop() else {
                 let ab = (self.conns.len() as u64, self.conns.len() as u64);
                 let text = "the server holds as many connections as it may";
-                self.turn_away(&Link::Socket(fd), ErrorCode::TooManyConnections, ab, text);
+                self.turn_away(&Link::Bare(fd), ErrorCode::TooManyConnections, ab, text);
                 continue;
             };
             if !unix {
@@ -69,7 +70,8 @@ impl Io {
                 continue;
             }
             let wants_key = !unix && self.core.key.is_some();
-            self.admit(at, Link::Socket(fd), wants_key);
+            let plug = Plug::new(self.waker.outlets().clone(), at, fd);
+            self.admit(at, Link::Socket(plug), wants_key);
         }
     }
 
