@@ -99,6 +99,7 @@ static void states(const corelane_model *model)
     void *in;
     size_t size;
     corelane_receipt receipt;
+    corelane_status status;
 
     CHECK(corelane_request_rows(request) == 1);
     GIVES(corelane_request_poll(request), CORELANE_STATUS_WRONG_STATE);
@@ -110,8 +111,11 @@ static void states(const corelane_model *model)
     OK(corelane_request_submit(request));
     GIVES(corelane_request_submit(request), CORELANE_STATUS_WRONG_STATE);
     GIVES(corelane_request_input(request, 0, &in, &size), CORELANE_STATUS_WRONG_STATE);
-    GIVES(corelane_request_wait(request, 1000), CORELANE_STATUS_TIMEOUT);
-    GIVES(corelane_request_poll(request), CORELANE_STATUS_PENDING);
+    /* A machine that is slow enough has the answer already. */
+    status = corelane_request_poll(request);
+    CHECK(status == CORELANE_STATUS_PENDING || status == CORELANE_STATUS_OK);
+    status = corelane_request_wait(request, 1000);
+    CHECK(status == CORELANE_STATUS_TIMEOUT || status == CORELANE_STATUS_OK);
     OK(corelane_request_wait(request, CORELANE_WAIT_FOREVER));
     OK(corelane_request_wait(request, 0));
     OK(corelane_request_output(request, 0, &out, &size));
@@ -157,10 +161,11 @@ static void full(corelane_runtime *runtime, const corelane_model *model)
     corelane_request *requests[64];
     int count = 0, refused = 0;
 
+    /* The queue is full, or every slot is held by a request that is not freed. */
     while (refused == 0 && count < 64) {
-        requests[count] = request_of(model, 1);
-        refused = corelane_request_submit(requests[count]) == CORELANE_STATUS_QUEUE_FULL;
-        count++;
+        refused = corelane_request_new(model, 1, &requests[count]) == CORELANE_STATUS_QUEUE_FULL;
+        if (!refused)
+            refused = corelane_request_submit(requests[count++]) == CORELANE_STATUS_QUEUE_FULL;
     }
     CHECK(refused && count >= 3);
     GIVES(corelane_runtime_stop(runtime, 0), CORELANE_STATUS_IN_USE);
@@ -177,15 +182,13 @@ static void callbacks(corelane_runtime *runtime, const corelane_model *model)
     struct seen seen = {.runtime = runtime};
     struct pollfd fd = {.fd = corelane_runtime_event_fd(runtime), .events = POLLIN};
     corelane_request *request = request_of(model, 3);
-    uint32_t called = 99;
+    uint32_t called = 99, late;
 
     CHECK(fd.fd >= 0);
     GIVES(corelane_request_submit_callback(request, NULL, NULL), CORELANE_STATUS_INVALID_ARGUMENT);
     OK(corelane_request_submit_callback(request, seen_callback, &seen));
     GIVES(corelane_request_wait(request, 0), CORELANE_STATUS_WRONG_STATE);
     SAYS("with a callback");
-    OK(corelane_runtime_dispatch(runtime, 0, &called));
-    CHECK(called == 0 && seen.calls == 0);
     CHECK(poll(&fd, 1, 10000) == 1);
     OK(corelane_runtime_dispatch(runtime, 0, &called));
     CHECK(called == 1 && seen.calls == 1 && seen.status == CORELANE_STATUS_OK);
@@ -200,15 +203,15 @@ static void callbacks(corelane_runtime *runtime, const corelane_model *model)
     /* Freed before it ended: no call. Ended already: the call comes, and freeing has to wait. */
     request = request_of(model, 3);
     OK(corelane_request_submit_callback(request, seen_callback, &seen));
-    OK(corelane_request_free(request));
+    late = corelane_request_free(request) == CORELANE_STATUS_BUSY;
     OK(corelane_runtime_dispatch(runtime, 60000, &called));
-    CHECK(called == 0 && seen.calls == 2);
+    CHECK(called == late && seen.calls == 2 + (int)late);
     request = request_of(model, 3);
     OK(corelane_request_submit_callback(request, seen_callback, &seen));
     CHECK(poll(&fd, 1, 10000) == 1);
     GIVES(corelane_request_free(request), CORELANE_STATUS_BUSY);
     OK(corelane_runtime_dispatch(runtime, 0, &called));
-    CHECK(called == 1 && seen.calls == 3);
+    CHECK(called == 1 && seen.calls == 3 + (int)late);
 }
 
 /* Threads submit while another one dispatches: each callback comes once. */
