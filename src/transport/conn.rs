@@ -213,14 +213,6 @@ impl Conn {
     pub fn in_flight(&self) -> usize {
         self.ids.len() + self.replies.endings() - usize::from(self.perhaps_answered().is_some())
     }
-    /// The request whose answer a worker sends or has sent, by its position among the ids.
-    fn perhaps_answered(&self) -> Option<usize> {
-        let lent = self.lent?;
-        if !self.link.as_ref()?.plug()?.has_begun() {
-            return None;
-        }
-        self.entries.iter().position(|&entry| entry == lent)
-    }
     /// Whether an answer that a worker sends by itself must be told at once.
     pub fn needs_news(&self) -> bool {
         self.lent.is_some() && self.phase != Phase::Ready

@@ -272,6 +272,15 @@ impl Conn {
         }
     }
 
+    /// The request whose answer a worker sends or has sent, by its position among the ids.
+    pub(super) fn perhaps_answered(&self) -> Option<usize> {
+        let lent = self.lent?;
+        if !self.link.as_ref()?.plug()?.has_begun() {
+            return None;
+        }
+        self.entries.iter().position(|&entry| entry == lent)
+    }
+
     /// Lends the socket for the answer of a request that has no company, so that its worker may send
     /// it at once. Returns the outlet.
     ///
