@@ -43,7 +43,7 @@ impl Line {
             self.state ^= self.state << 13;
             self.state ^= self.state >> 7;
             self.state ^= self.state << 17;
-            if self.state % self.flip == 0 {
+            if self.state.is_multiple_of(self.flip) {
                 *byte ^= 1 << ((self.state >> 32) % 8);
                 self.flipped += 1;
             }

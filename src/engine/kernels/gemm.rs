@@ -255,6 +255,7 @@ unsafe fn pair<S: Simd>(
         }
         // As in `tile`.
         let mut sums = [S::splat(0.0); ROWS];
+        #[allow(clippy::manual_memcpy, reason = "a copy of the whole keeps `acc` out of registers")]
         for m in 0..ROWS {
             sums[m] = acc[m];
         }
