@@ -4,6 +4,7 @@
 mod efficiency;
 mod faults;
 mod framing;
+mod fuzz;
 mod line;
 mod server;
 mod world;
