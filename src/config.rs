@@ -10,6 +10,7 @@
 //!
 //! [`KEYS`] lists every key; a test holds it against the parser and against the defaults.
 
+use crate::engine::ort::settings::{Wanted, parse_providers};
 use crate::engine::{EngineKind, MemoryOptions, Wish};
 use crate::limits::{
     BATCH_ROWS_MAX, MODELS_MAX, QUEUE_DELAY_US_MAX, SLOTS_PER_MODEL_MAX, TIMEOUT_US_MAX,
@@ -69,6 +70,7 @@ keys! {
     "runtime" "board" "\"auto\", a board's name or a file" "none" "Takes `cores` and `io_core` from the board's plan. `auto` looks at the device tree and the processor.";
     "runtime" "board_mismatch" "\"error\" or \"adapt\"" "\"error\"" "What to do where the machine is not as the board says: say so and stop, or take the part of the plan that it has.";
     "runtime" "drain_timeout_ms" "milliseconds" "10000" "How long SIGTERM waits for accepted requests.";
+    "runtime" "onnxruntime" "path" "ORT_DYLIB_PATH, else libonnxruntime.so beside the program" "ONNX Runtime's shared library, for models with engine ort; relative to the configuration file.";
     "realtime" "scheduler" "\"fifo\", \"rr\" or \"other\"" "as it is" "Scheduling policy of workers and I/O thread. With `fifo` or `rr`, a worker that spins lets nothing else run on its core: use `idle = \"park\"`.";
     "realtime" "priority" "1 to 99" "50" "Priority, where `scheduler` is `fifo` or `rr`; 99 is the highest.";
     "realtime" "timer_slack_ns" "nanoseconds" "as it is" "How late timers of workers and I/O thread may fire.";
@@ -78,7 +80,8 @@ keys! {
     "realtime" "refused" "\"error\" or \"run_on\"" "\"error\"" "What to do where the system refuses one of these. `stats` shows each as `wanted` and `got`.";
     "model" "path" "path" "required" "A directory with a manifest, or a bare .onnx file; relative to the configuration file.";
     "model" "name" "text" "the manifest's" "Name that clients ask for.";
-    "model" "engine" "\"plan\" or \"tract\"" "the manifest's" "What runs it.";
+    "model" "engine" "\"plan\", \"tract\" or \"ort\"" "the manifest's" "What runs it.";
+    "model" "providers" "list of texts" "the manifest's" "Where ONNX Runtime may compute, as in the manifest.";
     "model" "max_batch_size" "number" "the manifest's" "Largest batch in rows; larger batch sizes of the manifest are not compiled.";
     "model" "max_queue_size" "number" "the manifest's" "Requests that may wait.";
     "model" "max_queue_delay_microseconds" "microseconds" "the manifest's" "How long a request may wait for company.";
@@ -133,6 +136,10 @@ pub struct ModelEntry {
     pub name: Option<String>,
     /// What runs it.
     pub engine: Option<EngineKind>,
+    /// Where ONNX Runtime may compute.
+    pub providers: Option<Vec<Wanted>>,
+    /// ONNX Runtime's shared library.
+    pub onnxruntime: Option<PathBuf>,
     /// Largest batch, in rows; batch sizes above it are not compiled.
     pub max_batch_size: Option<usize>,
     /// `max_queue_size`.
@@ -160,6 +167,10 @@ impl ModelEntry {
         }
         if let Some(engine) = self.engine {
             manifest.engine = engine;
+        }
+        set(&mut manifest.ort.providers, self.providers.clone());
+        if self.onnxruntime.is_some() {
+            manifest.ort.library.clone_from(&self.onnxruntime);
         }
         if let Some(rows) = self.max_batch_size {
             manifest.limit_batches(rows);
@@ -333,7 +344,9 @@ impl Config {
             config.memory = MemoryOptions { lock: wish("lock")?, huge_pages: wish("huge_pages")? };
             table.finish()?;
         }
+        let mut onnxruntime = None;
         if let Some(table) = root.table("runtime")? {
+            onnxruntime = table.text("onnxruntime")?.map(|path| base.join(path));
             config.runtime(table, base)?;
         }
         if let Some(table) = root.table("realtime")? {
@@ -348,7 +361,8 @@ impl Config {
             return Err(root.invalid("model", message));
         }
         for table in tables {
-            config.models.push(model(table, base)?);
+            let entry = model(table, base)?;
+            config.models.push(ModelEntry { onnxruntime: onnxruntime.clone(), ..entry });
         }
         if let Some(table) = root.table("listen")? {
             config.listen = listen(table, base)?;
@@ -451,6 +465,11 @@ fn model(table: Table<'_>, base: &Path) -> Result<ModelEntry, TomlError> {
         path: base.join(path),
         name: table.text("name")?,
         engine: engine(&table)?,
+        providers: match table.texts("providers")? {
+            None => None,
+            Some(list) => Some(parse_providers(&list).map_err(|e| table.invalid("providers", e))?),
+        },
+        onnxruntime: None,
         max_batch_size: table
             .integer("max_batch_size", 1, BATCH_ROWS_MAX as u64)?
             .map(|n| n as usize),
@@ -481,9 +500,10 @@ fn is_model_name(name: &str) -> bool {
 
 fn engine(table: &Table<'_>) -> Result<Option<EngineKind>, TomlError> {
     let Some(name) = table.text("engine")? else { return Ok(None) };
-    let kinds = [EngineKind::Plan, EngineKind::Tract];
+    let kinds = [EngineKind::Plan, EngineKind::Tract, EngineKind::Ort];
     kinds.into_iter().find(|kind| kind.name() == name).map(Some).ok_or_else(|| {
-        table.invalid("engine", format!("{name:?} is no engine; choose \"plan\" or \"tract\""))
+        let choice = "choose \"plan\", \"tract\" or \"ort\"";
+        table.invalid("engine", format!("{name:?} is no engine; {choice}"))
     })
 }
 

@@ -12,7 +12,7 @@
 //!
 //! Features are additive: `std`; `defmt` (`defmt::Format` on the public types of half one, and the
 //! backend of its log macro where neither `std` nor `log` is on); `log` (the same through the `log`
-//! facade, which half two always uses); `capi` (the C interface).
+//! facade, which half two always uses); `capi` (the C interface); `ort` (the engine over ONNX Runtime).
 //!
 //! # The layers, top down
 //! | room | what it does | knows |
@@ -27,7 +27,7 @@
 //! | `worker` | the pinned loop: close a batch, run it, answer | `queue`, `batch`, `engine`, `metrics` |
 //! | `metrics` | counters and histograms with fixed memory | `queue`'s vocabulary |
 //! | `model` | manifest, files, goldens, signature | `engine` |
-//! | `engine` | a loaded model: `plan`, `tract`, `fake` | `model`'s signature, `sys` |
+//! | `engine` | a loaded model: `plan`, `tract`, `ort`, `fake` | `model`'s signature, `sys` |
 //! | `batch` | when to close a batch: a pure function, tested in simulated time | nothing |
 //! | `queue` | slots, rings, admission, who sleeps | `sys`, `model`'s signature |
 //! | `sys` | affinity, clock, memory, allocators, futex, the door to atomics | nothing |
@@ -36,8 +36,8 @@
 //! | [`units`], [`limits`] | numbers that say what they are, and every bound | nothing |
 //!
 //! `tests/tidy.rs` holds the sources against this: who imports whom, that unsafe code stays in
-//! `sys`, `queue`, `capi` and `engine::kernels`, that atomics go through `sys::sync`, so that loom
-//! can check the models in `tests/loom.rs`.
+//! `sys`, `queue`, `capi`, `engine::kernels` and `engine::ort`, that atomics go through `sys::sync`, so
+//! that loom can check the models in `tests/loom.rs`.
 //!
 //! # The way of a request
 //! ```text
@@ -90,7 +90,7 @@ pub mod capi;
 #[cfg(feature = "std")]
 pub mod config;
 #[cfg(feature = "std")]
-#[allow(unsafe_code)] // engine/kernels only; a test enforces it
+#[allow(unsafe_code)] // engine/kernels and engine/ort only; a test enforces it
 pub mod engine;
 #[cfg(feature = "std")]
 pub mod lab;

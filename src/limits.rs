@@ -107,6 +107,14 @@ pub const BOARD_RECORDS_MAX: usize = 64;
 /// Most that is read of one file under `/proc` or `/sys`, in bytes; `cpuinfo` of many cores is long.
 pub const SYSTEM_FILE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
+// --- ONNX Runtime ---
+
+/// How long a shared library may take to be loaded by the process that tries it, in milliseconds. With
+/// reading the file, an answer comes within five seconds.
+pub const LIBRARY_TRIAL_MS_MAX: u64 = 4_000;
+/// Longest profile that is read to see which provider runs which node, in bytes.
+pub const ORT_PROFILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
+
 // --- transport ---
 
 /// Connections of one server, over all listeners.

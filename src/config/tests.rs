@@ -1,4 +1,6 @@
 use super::*;
+use crate::engine::ort::OrtSettings;
+use crate::engine::ort::settings::{Need, Provider};
 
 fn parse(text: &str) -> Result<Config, String> {
     Config::parse("c.toml", text, Path::new("/base")).map_err(|e| e.to_string())
@@ -11,8 +13,8 @@ fn a_full_file_is_read() {
     let config = parse(
         "metrics = '127.0.0.1:9100'\ncache = 'plans'\n\
          [memory]\nlock = 'require'\nhuge_pages = 'try'\n\
-         [runtime]\ncores = [1, 3]\nio_core = 0\nidle = { spin_us = 20 }\ndrain_timeout_ms = 50\n\
-         [[model]]\npath = 'models/a'\nname = 'b'\nengine = 'plan'\nmax_batch_size = 4\nmax_queue_size = 7\nweight = 2\ncores = [3]\n\
+         [runtime]\ncores = [1, 3]\nio_core = 0\nidle = { spin_us = 20 }\ndrain_timeout_ms = 50\nonnxruntime = 'ort.so'\n\
+         [[model]]\npath = 'models/a'\nname = 'b'\nengine = 'ort'\nproviders = ['cuda:preferred', 'cpu']\nmax_batch_size = 4\nmax_queue_size = 7\nweight = 2\ncores = [3]\n\
          max_queue_delay_microseconds = 100\ndefault_timeout_microseconds = 0\n\
          [[model]]\npath = '/elsewhere/c.onnx'\n\
          [listen]\nunix = 'cl.sock'\nunix_mode = 0o660\nallow_uids = [0, 1000]\n\
@@ -30,7 +32,12 @@ fn a_full_file_is_read() {
             ModelEntry {
                 path: "/base/models/a".into(),
                 name: Some("b".into()),
-                engine: Some(EngineKind::Plan),
+                engine: Some(EngineKind::Ort),
+                providers: Some(vec![
+                    Wanted { provider: Provider::Cuda, need: Need::Preferred },
+                    Wanted { provider: Provider::Cpu, need: Need::Required },
+                ]),
+                onnxruntime: Some("/base/ort.so".into()),
                 max_batch_size: Some(4),
                 max_queue_size: Some(7),
                 max_queue_delay: Some(Micros(100)),
@@ -38,7 +45,10 @@ fn a_full_file_is_read() {
                 weight: Some(2),
                 cores: Some(vec![CoreId(3)]),
             },
-            ModelEntry::new("/elsewhere/c.onnx"),
+            ModelEntry {
+                onnxruntime: Some("/base/ort.so".into()),
+                ..ModelEntry::new("/elsewhere/c.onnx")
+            },
         ],
         listen: Listen {
             unix: Some("/base/cl.sock".into()),
@@ -300,6 +310,8 @@ fn a_models_entry_goes_before_its_manifest() {
         path: file,
         name: Some("other".into()),
         engine: Some(EngineKind::Plan),
+        providers: None,
+        onnxruntime: Some("/lib/ort.so".into()),
         max_batch_size: Some(4),
         max_queue_size: Some(5),
         max_queue_delay: Some(Micros(6)),
@@ -309,7 +321,9 @@ fn a_models_entry_goes_before_its_manifest() {
     };
     entry.apply(&mut manifest);
     std::fs::remove_dir_all(&dir).unwrap();
+    let library = Some("/lib/ort.so".into());
     let wanted = Manifest {
+        ort: OrtSettings { library, ..OrtSettings::default() },
         name: "other".into(),
         engine: EngineKind::Plan,
         max_batch_size: 4,

@@ -9,17 +9,20 @@
 //! |---|---|---|
 //! | `plan` | static plan and kernels of our own | yes |
 //! | `tract` | tract's own runner, the reference | no |
+//! | `ort` | ONNX Runtime, from a shared library (feature `ort`) | no |
 //! | `fake` | a fixed compute time, for tests and overhead figures | yes |
 
 pub mod fake;
 pub mod image;
 pub mod kernels;
+pub mod ort;
 pub mod plan;
 pub mod tract;
 
 use crate::limits::{BATCH_ROWS_MAX, BATCH_SIZES_MAX};
 use crate::model::signature::Signature;
 pub use crate::sys::region::{Options as MemoryOptions, Wish};
+use crate::units::Nanos;
 use std::fmt;
 
 /// Which implementation runs a model.
@@ -30,6 +33,8 @@ pub enum EngineKind {
     Plan,
     /// tract's own runner.
     Tract,
+    /// ONNX Runtime.
+    Ort,
     /// Fixed compute time.
     Fake,
 }
@@ -40,6 +45,7 @@ impl EngineKind {
         match self {
             EngineKind::Plan => "plan",
             EngineKind::Tract => "tract",
+            EngineKind::Ort => "ort",
             EngineKind::Fake => "fake",
         }
     }
@@ -75,6 +81,10 @@ pub trait Engine: Send + Sync {
     /// The compiled program, to be kept in a cache; why it can't be.
     fn image(&self) -> Result<image::Image, String> {
         Err(format!("engine {} compiles nothing that could be kept", self.kind().name()))
+    }
+    /// What computes where, for an engine that can compute in several places.
+    fn backend(&self) -> Option<&BackendReport> {
+        None
     }
     /// Makes the mutable half, with every buffer allocated. Called on the worker's own thread,
     /// after pinning, so that memory is local and kernels fit the core.
@@ -161,6 +171,58 @@ pub struct PlanMemory {
     pub staging_bytes: usize,
 }
 
+/// A provider that runs nodes of a model.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct BackendUse {
+    /// Its name: `cpu`, `cuda`, `tensorrt`, or the library's own name for another.
+    pub provider: String,
+    /// Nodes of the optimised graph that it runs.
+    pub nodes: usize,
+}
+
+impl fmt::Display for BackendUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} nodes on {}", self.nodes, self.provider)
+    }
+}
+
+/// A provider that was preferred, but did not take.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct BackendMissing {
+    /// Its name.
+    pub provider: String,
+    /// Why it did not take.
+    pub reason: String,
+}
+
+/// Runs of the first batch size on zeros, at load: as the model is served, and on the processor alone.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Canary {
+    /// Rows.
+    pub batch_size: usize,
+    /// Median time as the model is served.
+    pub got_ns: Nanos,
+    /// Median time on the processor.
+    pub cpu_ns: Nanos,
+}
+
+/// Where a model computes, beside what was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct BackendReport {
+    /// Providers asked for, in order, each `required` or `preferred`.
+    pub backend_wanted: Vec<String>,
+    /// Who runs how many nodes, as read back from a run.
+    pub backend_got: Vec<BackendUse>,
+    /// Preferred providers that did not take.
+    pub backend_missing: Vec<BackendMissing>,
+    /// The shared library.
+    pub backend_library: String,
+    /// Its version.
+    pub backend_version: String,
+    /// Time against the processor; `None` where everything runs on it.
+    pub backend_canary: Option<Canary>,
+}
+
 /// What `inspect` prints of a loaded model.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Description {
@@ -172,8 +234,10 @@ pub struct Description {
     pub instance_arena_bytes: Option<usize>,
     /// Bytes of staging areas of one instance, for all batch sizes.
     pub instance_staging_bytes: usize,
-    /// Bytes of weights as the engine keeps them, shared by all workers and batch sizes.
+    /// Bytes of weights as the engine keeps them, for all batch sizes.
     pub weight_bytes: usize,
+    /// Whether all workers share them; else each has its own.
+    pub weights_shared: bool,
     /// Whether an instance never calls the system allocator once warm.
     pub allocation_free: bool,
     /// Instruction set of the kernels, where the engine chooses one.
@@ -182,6 +246,9 @@ pub struct Description {
     pub precision: Vec<String>,
     /// The steps of a plan, one line each (engine `plan`).
     pub steps: Vec<String>,
+    /// Where it computes (engine `ort`).
+    #[serde(flatten)]
+    pub backend: Option<BackendReport>,
 }
 
 /// How long the steps of a plan take.
@@ -217,6 +284,10 @@ pub enum EngineErrorKind {
     Batch,
     /// The manifest does not fit the model (unknown input, axis, or value).
     Manifest,
+    /// The engine's shared library can't be used.
+    Library,
+    /// A provider that is required did not take.
+    Backend,
     /// Something else inside the engine.
     Internal,
 }
@@ -339,11 +410,13 @@ pub fn check_batch_sizes(batch_sizes: &[usize]) -> Result<(), EngineError> {
     ))
 }
 
-/// Loads a model with the engine asked for; `fake` is made by [`fake::FakeEngine`] directly.
+/// Loads a model with the engine asked for, `ort` on the processor ([`ort::load`] takes its settings);
+/// `fake` is made by [`fake::FakeEngine`] directly.
 pub fn load(kind: EngineKind, request: &LoadRequest<'_>) -> Result<Box<dyn Engine>, EngineError> {
     match kind {
         EngineKind::Plan => plan::load(request),
         EngineKind::Tract => tract::load(request),
+        EngineKind::Ort => ort::load(request, &ort::OrtSettings::default()),
         EngineKind::Fake => Err(EngineError::new(
             EngineErrorKind::Manifest,
             "the fake engine takes no model file; give its shapes in the manifest",

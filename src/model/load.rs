@@ -304,16 +304,19 @@ impl Source {
 
     fn compile(&self, manifest: &Manifest) -> Result<Arc<dyn Engine>, ModelError> {
         let engine = match self {
-            Source::File { bytes, .. } => engine::load(
-                manifest.engine,
-                &LoadRequest {
+            Source::File { bytes, .. } => {
+                let request = LoadRequest {
                     bytes,
                     batch_sizes: &manifest.batch_sizes,
                     bind_axes: &manifest.bind_axes,
                     bind_inputs: &manifest.bind_inputs,
                     arena_bytes_max: manifest.arena_bytes_max,
-                },
-            ),
+                };
+                match manifest.engine {
+                    EngineKind::Ort => engine::ort::load(&request, &manifest.ort),
+                    kind => engine::load(kind, &request),
+                }
+            }
             Source::Fake(section) => {
                 let sizes: &[usize] =
                     if section.signature.batched { &manifest.batch_sizes } else { &[1] };

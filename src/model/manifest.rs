@@ -6,7 +6,7 @@
 //! | key | default | what |
 //! |---|---|---|
 //! | `name` | directory or file name | what requests call it |
-//! | `engine` | [`DEFAULT_ENGINE`] | `"plan"`, `"tract"` or `"fake"` |
+//! | `engine` | [`DEFAULT_ENGINE`] | `"plan"`, `"tract"`, `"ort"` or `"fake"` |
 //! | `file` | `"model.onnx"` | beside the manifest |
 //! | `sha256` | not checked | of the file, 64 hexadecimal digits |
 //! | `max_batch_size` | largest of `batch_sizes`, else 8 | rows |
@@ -26,10 +26,15 @@
 //! | `[instance_group]` `cores` | `"all"` | worker cores that serve it |
 //! | `[bind_axes]` | | symbol of an open axis = its length |
 //! | `[bind_inputs]` | | name of an input = the constant it is bound to |
+//! | `[ort]` `providers` | `["cpu"]` | where ONNX Runtime may compute, first choice first: `"tensorrt"`, `"cuda"`, `"cpu"`; each must take, unless `:preferred` is behind it; without `"cpu"` no node may run on the processor |
+//! | `[ort]` `device` | 0 | which GPU |
+//! | `[ort]` `gpu_memory_bytes_max` | what there is | GPU memory that one worker's instance takes for tensors |
 //! | `[fake]` | | shapes and times of the `fake` engine, see [`FakeSection`] |
 
 use crate::engine::EngineKind;
 use crate::engine::fake::{FakeCompute, FakeFault};
+use crate::engine::ort::OrtSettings;
+use crate::engine::ort::settings::parse_providers;
 use crate::limits::{
     ARENA_BYTES_MAX_DEFAULT, BATCH_ROWS_MAX, BATCH_SIZES_MAX, MAX_QUEUE_SIZE_DEFAULT,
     MODEL_NAME_LEN_MAX, PRIORITY_LEVELS_MAX, QUEUE_DELAY_US_MAX, ROW_AXES_MAX, SLOTS_PER_MODEL_MAX,
@@ -124,6 +129,8 @@ pub struct Manifest {
     pub model_warmup: u32,
     /// Allowed difference from goldens, over the largest value.
     pub tolerance: f64,
+    /// What the `ort` engine is asked for.
+    pub ort: OrtSettings,
     /// What the `fake` engine pretends to be.
     pub fake: Option<FakeSection>,
     /// Directory of compiled caches. Not a key of the file: whoever loads the model says where.
@@ -266,6 +273,7 @@ fn parse(
             bind_inputs.push((key, value));
         }
     }
+    let ort = t.table("ort")?.map_or_else(|| Ok(OrtSettings::default()), ort_section)?;
     let fake = t.table("fake")?.map(fake_section).transpose()?;
     if engine == EngineKind::Fake && fake.is_none() {
         return Err(t.invalid("engine", "the fake engine needs its shapes, in [fake]").into());
@@ -294,6 +302,7 @@ fn parse(
         arena_bytes_max: arena.map_or(ARENA_BYTES_MAX_DEFAULT, |n| n as usize),
         model_warmup: model_warmup as u32,
         tolerance,
+        ort,
         fake,
         cache_dir: None,
     })
@@ -301,7 +310,7 @@ fn parse(
 
 fn engine_kind(t: &Table<'_>) -> Result<EngineKind, TomlError> {
     let Some(name) = t.text("engine")? else { return Ok(DEFAULT_ENGINE) };
-    let kinds = [EngineKind::Plan, EngineKind::Tract, EngineKind::Fake];
+    let kinds = [EngineKind::Plan, EngineKind::Tract, EngineKind::Ort, EngineKind::Fake];
     kinds.into_iter().find(|k| k.name() == name).ok_or_else(|| {
         let names = kinds.map(|k| format!("{:?}", k.name())).join(", ");
         t.invalid("engine", format!("{name:?} is none of {names}"))
@@ -379,6 +388,19 @@ fn labels(t: &Table<'_>, dir: &Path) -> Result<Vec<String>, ModelError> {
         return Err(t.invalid("labels", "there must be labels, and none may be empty").into());
     }
     Ok(labels)
+}
+
+fn ort_section(t: Table<'_>) -> Result<OrtSettings, TomlError> {
+    let mut settings = OrtSettings::default();
+    if let Some(list) = t.texts("providers")? {
+        settings.providers = parse_providers(&list).map_err(|e| t.invalid("providers", e))?;
+    }
+    if let Some(device) = t.integer("device", 0, i32::MAX as u64)? {
+        settings.device = device as u32;
+    }
+    settings.gpu_memory_bytes_max = t.integer("gpu_memory_bytes_max", 1, isize::MAX as u64)?;
+    t.finish()?;
+    Ok(settings)
 }
 
 fn fake_section(t: Table<'_>) -> Result<FakeSection, TomlError> {

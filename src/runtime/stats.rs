@@ -1,6 +1,7 @@
 //! Snapshots of counters and histograms, for `stats` and the Prometheus endpoint.
 
 use super::Shared;
+use crate::engine::BackendReport;
 use crate::metrics::{Histogram, LaneStats, Summary, WorkerPhase, summarise};
 use crate::queue::{Failure, RefusalReason};
 use crate::sys::sync::Ordering;
@@ -23,6 +24,9 @@ pub struct ModelStats {
     pub name: String,
     /// Its engine.
     pub engine: &'static str,
+    /// Where it computes, for an engine that can compute in several places.
+    #[serde(flatten)]
+    pub backend: Option<BackendReport>,
     /// Requests accepted.
     pub accepted: u64,
     /// Requests answered with success.
@@ -148,6 +152,7 @@ pub(super) fn snapshot(shared: &Shared) -> StatsSnapshot {
             ModelStats {
                 name: m.setup.name.clone(),
                 engine: m.setup.engine.kind().name(),
+                backend: m.setup.engine.backend().cloned(),
                 accepted: m.queue.accepted(),
                 inference_request_success: sum(|l| &l.success),
                 inference_request_failure: failures,

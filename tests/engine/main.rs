@@ -1,8 +1,12 @@
 //! Every engine on every model: what loads, what it answers, and what is refused by name.
 
+#[cfg(feature = "ort")]
+#[path = "../ort/library.rs"]
+mod library;
 mod onnx;
 
 use corelane::engine::kernels::Isa;
+use corelane::engine::ort::OrtSettings;
 use corelane::engine::{self, Engine, EngineErrorKind, EngineKind, LoadRequest, PlanIndex};
 use corelane::limits::ARENA_BYTES_MAX_DEFAULT;
 use corelane::model::check::values;
@@ -11,8 +15,24 @@ use corelane::model::{LoadedModel, Manifest, ModelError};
 use onnx::{Axis, model, node, tensor, typed_tensor, with_int, with_ints};
 use std::path::{Path, PathBuf};
 
-/// The engines that read ONNX.
-const ENGINES: [EngineKind; 2] = [EngineKind::Tract, EngineKind::Plan];
+/// The engines that read ONNX; `ort` with its feature, and where its library is.
+fn engines() -> Vec<EngineKind> {
+    let mut engines = vec![EngineKind::Tract, EngineKind::Plan];
+    if ort_settings().is_some() {
+        engines.push(EngineKind::Ort);
+    }
+    engines
+}
+
+#[cfg(feature = "ort")]
+fn ort_settings() -> Option<OrtSettings> {
+    library::library().map(|path| OrtSettings { library: Some(path), ..OrtSettings::default() })
+}
+
+#[cfg(not(feature = "ort"))]
+fn ort_settings() -> Option<OrtSettings> {
+    None
+}
 
 fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -42,7 +62,10 @@ fn load(
         bind_inputs: &[],
         arena_bytes_max: ARENA_BYTES_MAX_DEFAULT,
     };
-    engine::load(kind, &request)
+    match (kind, ort_settings()) {
+        (EngineKind::Ort, Some(settings)) => engine::ort::load(&request, &settings),
+        _ => engine::load(kind, &request),
+    }
 }
 
 /// How answers are compared with goldens.
@@ -151,7 +174,7 @@ fn every_shared_model_answers_as_its_goldens() {
     for entry in models {
         let name = entry["name"].as_str().unwrap();
         let bytes = std::fs::read(dir.join(entry["file"].as_str().unwrap())).unwrap();
-        for kind in ENGINES {
+        for kind in engines() {
             let cells: Vec<String> = match load(kind, &bytes, &[1, 4]) {
                 Ok(engine) => (0..2)
                     .map(|plan| {
@@ -185,9 +208,10 @@ fn every_model_directory_loads_verified_and_batches() {
         if !dir.join("manifest.toml").is_file() {
             continue;
         }
-        for kind in ENGINES {
+        for kind in engines() {
             let mut manifest = Manifest::read(&dir).unwrap();
             manifest.engine = kind;
+            manifest.ort = ort_settings().unwrap_or_default();
             assert!(manifest.sha256.is_some(), "{}", dir.display());
             let loaded = LoadedModel::load(manifest).unwrap_or_else(|e| panic!("{e}"));
             assert!(loaded.golden_rows >= 4, "{}", dir.display());
@@ -248,7 +272,7 @@ fn an_unknown_operator_is_named_with_its_node() {
     let rows = [BATCH, Axis::Len(4)];
     let bytes =
         model(&[node("Frobnicate", &["x"], "y")], &[tensor("x", &rows)], &[tensor("y", &rows)]);
-    for kind in ENGINES {
+    for kind in engines() {
         let error = load(kind, &bytes, &[1]).err().expect("must be refused");
         assert_eq!(error.kind(), EngineErrorKind::UnsupportedOperator, "{error}");
         assert_eq!(error.node(), Some("frobnicate_0"), "{error}");
@@ -271,6 +295,7 @@ impl Dir {
     fn load(&self, kind: EngineKind) -> Result<LoadedModel, ModelError> {
         let mut manifest = Manifest::read(&self.0)?;
         manifest.engine = kind;
+        manifest.ort = ort_settings().unwrap_or_default();
         LoadedModel::load(manifest)
     }
 }
@@ -289,7 +314,7 @@ fn a_model_that_mixes_its_rows_is_served_unbatched() {
     let bytes =
         model(&[mean, node("Sub", &["x", "m"], "y")], &[tensor("x", &rows)], &[tensor("y", &rows)]);
     let dir = Dir::new("mixes", &bytes, "max_batch_size = 4");
-    for kind in ENGINES {
+    for kind in engines() {
         let loaded = dir.load(kind).unwrap_or_else(|e| panic!("{e}"));
         assert!(!loaded.batching.enabled);
         assert_eq!((loaded.batching.wanted, loaded.batching.got), (4, 1));
@@ -305,7 +330,7 @@ fn a_fixed_first_axis_is_no_batch() {
     let whole = [Axis::Len(2), Axis::Len(4)];
     let bytes = model(&[node("Relu", &["x"], "y")], &[tensor("x", &whole)], &[tensor("y", &whole)]);
     let dir = Dir::new("fixed", &bytes, "");
-    for kind in ENGINES {
+    for kind in engines() {
         let loaded = dir.load(kind).unwrap_or_else(|e| panic!("{e}"));
         assert!(!loaded.engine.signature().batched);
         assert_eq!(loaded.engine.signature().inputs[0].row_shape, [2, 4]);
@@ -328,7 +353,7 @@ fn open_axes_and_inputs_are_bound_by_the_manifest() {
         &bytes,
         "max_batch_size = 2\nbind_axes = { sequence = 3 }\nbind_inputs = { scale = 2.5 }\n",
     );
-    for kind in ENGINES {
+    for kind in engines() {
         let error = open.load(kind).err().expect("an open axis must be refused");
         let said = error.to_string();
         assert!(said.contains("sequence") && said.contains("bind_axes"), "{said}");
@@ -351,7 +376,7 @@ fn numbers_that_are_none_pass_through() {
     let rows = [BATCH, Axis::Len(4)];
     let bytes =
         model(&[node("Add", &["x", "x"], "y")], &[tensor("x", &rows)], &[tensor("y", &rows)]);
-    for kind in ENGINES {
+    for kind in engines() {
         let engine = load(kind, &bytes, &[1, 2]).unwrap_or_else(|e| panic!("{e}"));
         let mut instance = engine.instance().unwrap();
         let input = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1.0, 2.0, 3.0, 4.0, 5.0];
@@ -410,7 +435,7 @@ fn element_types_keep_their_bytes() {
         ("uint8", cast, vec![0, 1, 127, 128, 200, 255], f32s([0., 1., 127., 128., 200., 255.])),
     ];
     for (name, bytes, input, wanted) in cases {
-        for kind in ENGINES {
+        for kind in engines() {
             let engine = load(kind, &bytes, &[1, 2])
                 .unwrap_or_else(|e| panic!("{name} {}: {e}", kind.name()));
             let mut instance = engine.instance().unwrap();
@@ -434,7 +459,7 @@ fn element_types_keep_their_bytes() {
 fn batch_sizes_out_of_their_bounds_are_refused() {
     let rows = [BATCH, Axis::Len(4)];
     let bytes = model(&[node("Relu", &["x"], "y")], &[tensor("x", &rows)], &[tensor("y", &rows)]);
-    for kind in ENGINES {
+    for kind in engines() {
         for sizes in [&[][..], &[0], &[4, 1], &[1, 1], &[1, 2000]] {
             let error = load(kind, &bytes, sizes).err().expect("must be refused");
             assert_eq!(error.kind(), EngineErrorKind::Batch, "{sizes:?}: {error}");
@@ -469,7 +494,7 @@ fn shapes_that_overflow_are_refused() {
         let rows = [BATCH, Axis::Len(axes[0]), Axis::Len(axes[1])];
         let bytes =
             model(&[node("Relu", &["x"], "y")], &[tensor("x", &rows)], &[tensor("y", &rows)]);
-        for kind in ENGINES {
+        for kind in engines() {
             let error = load(kind, &bytes, &[1]).err().expect("must be refused");
             assert_eq!(error.kind(), EngineErrorKind::Limit, "{axes:?} {}: {error}", kind.name());
         }
@@ -484,7 +509,7 @@ fn tensors_that_no_request_could_carry_are_refused_before_they_are_allocated() {
         let bytes =
             model(&[node("Relu", &["x"], "y")], &[tensor("x", &rows)], &[tensor("y", &rows)]);
         let dir = Dir::new("large", &bytes, "max_batch_size = 4");
-        for kind in ENGINES {
+        for kind in engines() {
             let error = dir.load(kind).err().expect("must be refused");
             match &error {
                 ModelError::Payload { rows: 4, max, .. } => assert_eq!(*max, 64 << 20),
@@ -510,7 +535,7 @@ fn damaged_files_are_errors_not_panics() {
         for flip in [1u8, 0x80, 0xFF] {
             let mut bytes = good.clone();
             bytes[at] ^= flip;
-            for kind in ENGINES {
+            for kind in engines() {
                 let loaded = std::panic::catch_unwind(|| load(kind, &bytes, &[1]).map(|_| ()));
                 assert!(loaded.is_ok(), "{}: byte {at} ^ {flip} panics", kind.name());
             }

@@ -49,6 +49,19 @@ pub enum Command {
     Compare(CompareArgs),
     /// Shows a metric over the runs in a directory.
     History(HistoryArgs),
+    /// Shows what this machine offers, and what to do about what is missing.
+    Doctor(DoctorArgs),
+}
+
+/// Arguments of `doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// ONNX Runtime's shared library; default: ORT_DYLIB_PATH, else the file beside the program.
+    #[arg(long, value_name = "FILE")]
+    pub onnxruntime: Option<PathBuf>,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `demo`.
@@ -262,6 +275,8 @@ pub enum BenchEngine {
     Plan,
     /// tract's own runner.
     Tract,
+    /// ONNX Runtime, one thread.
+    Ort,
 }
 
 /// Arguments of `bench engine`.
@@ -272,6 +287,13 @@ pub struct BenchEngineArgs {
     /// The engine.
     #[arg(long, value_enum)]
     pub engine: BenchEngine,
+    /// Where ONNX Runtime may compute, first choice first: tensorrt, cuda, cpu; each must take, unless
+    /// :preferred is behind it. Default: the manifest's.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub provider: Vec<String>,
+    /// ONNX Runtime's shared library; default: ORT_DYLIB_PATH, else the file beside the program.
+    #[arg(long, value_name = "FILE")]
+    pub onnxruntime: Option<PathBuf>,
     /// Rows of each run; several sizes (1,8) are timed in turns.
     #[arg(long, value_name = "N", default_value = "1", value_delimiter = ',',
         value_parser = clap::value_parser!(u16).range(1..))]

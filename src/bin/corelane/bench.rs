@@ -3,7 +3,8 @@
 use crate::args::{BenchCommand, BenchEngine, BenchEngineArgs, BenchOverheadArgs};
 use crate::exit::{Code, Exit, Outcome};
 use crate::tensors;
-use corelane::engine::{self, EngineKind, LoadRequest, PlanIndex};
+use corelane::engine::ort::settings::parse_providers;
+use corelane::engine::{self, BackendReport, EngineKind, LoadRequest, PlanIndex};
 use corelane::lab::overhead::{self, Effort};
 use corelane::lab::sample::percentile;
 use corelane::model::Manifest;
@@ -33,6 +34,9 @@ struct EngineReport {
     batch: usize,
     /// Instruction set of the kernels, where the engine chooses one.
     isa: Option<String>,
+    /// Where it computed, for an engine that can compute in several places.
+    #[serde(flatten)]
+    backend: Option<BackendReport>,
     /// The core that the one thread was pinned to.
     core: u16,
     iterations: usize,
@@ -41,7 +45,8 @@ struct EngineReport {
     min_ns: u64,
     p50_ns: u64,
     p99_ns: u64,
-    /// Allocator calls during the timed runs.
+    /// Allocator calls of this program during the timed runs; those that ONNX Runtime makes through the
+    /// C library are not among them.
     allocator_calls: u64,
     /// With `--profile`: the steps of the plan, timed one by one in runs of their own.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -77,7 +82,14 @@ fn engine(args: &BenchEngineArgs) -> Outcome {
     let kind = match args.engine {
         BenchEngine::Plan => EngineKind::Plan,
         BenchEngine::Tract => EngineKind::Tract,
+        BenchEngine::Ort => EngineKind::Ort,
     };
+    let mut settings = manifest.ort.clone();
+    settings.library.clone_from(&args.onnxruntime);
+    if !args.provider.is_empty() {
+        settings.providers = parse_providers(&args.provider)
+            .map_err(|e| Exit::new(Code::Usage, format_args!("--provider: {e}")))?;
+    }
     let mut batches: Vec<usize> = args.batch.iter().map(|&b| usize::from(b)).collect();
     batches.sort_unstable();
     batches.dedup();
@@ -90,7 +102,11 @@ fn engine(args: &BenchEngineArgs) -> Outcome {
     };
     // Pinned before the engine looks at the machine, as a worker is.
     affinity::pin(core).map_err(|e| config(&e))?;
-    let engine = engine::load(kind, &request).map_err(|e| config(&e))?;
+    let engine = match kind {
+        EngineKind::Ort => engine::ort::load(&request, &settings),
+        kind => engine::load(kind, &request),
+    }
+    .map_err(|e| config(&e))?;
     if engine.batch_sizes() != batches {
         let text = format!("the model has no batch axis; it runs at batch 1, not {batches:?}");
         return Err(config(&text));
@@ -109,6 +125,7 @@ fn engine(args: &BenchEngineArgs) -> Outcome {
             engine: kind.name(),
             batch,
             isa: isa.clone(),
+            backend: engine.backend().cloned(),
             core: core.0,
             iterations,
             run_ns: Vec::with_capacity(iterations),

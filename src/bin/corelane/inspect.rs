@@ -2,7 +2,8 @@
 
 use crate::args::InspectArgs;
 use crate::exit::{Code, Exit, Outcome};
-use corelane::engine::{PlanIndex, Profile};
+use crate::tensors;
+use corelane::engine::{BackendReport, BackendUse, PlanIndex, Profile};
 use corelane::model::load::TensorInfo;
 use corelane::model::{CacheState, Inspection, LoadedModel, Manifest};
 
@@ -47,6 +48,24 @@ fn bytes(n: usize) -> String {
     }
 }
 
+/// What was asked for, and what computes where.
+fn backend_lines(b: &BackendReport) -> String {
+    use std::fmt::Write;
+    let mut out = String::new();
+    let _ = writeln!(out, "  library   ONNX Runtime {}, {}", b.backend_version, b.backend_library);
+    let got: Vec<String> = b.backend_got.iter().map(BackendUse::to_string).collect();
+    let _ = writeln!(out, "  wanted    {}", b.backend_wanted.join(", "));
+    let _ = writeln!(out, "  got       {}", got.join(", "));
+    for m in &b.backend_missing {
+        let _ = writeln!(out, "  missing   {}: {}", m.provider, m.reason);
+    }
+    if let Some(c) = &b.backend_canary {
+        let (got, cpu) = (tensors::span(c.got_ns.0), tensors::span(c.cpu_ns.0));
+        let _ = writeln!(out, "  canary    batch {}: {got}, on the processor {cpu}", c.batch_size);
+    }
+    out
+}
+
 fn render(i: &Inspection, profile: Option<&Profile>) -> String {
     use std::fmt::Write;
     let mut out = String::new();
@@ -58,6 +77,9 @@ fn render(i: &Inspection, profile: Option<&Profile>) -> String {
     }
     if let Some(hash) = &i.sha256 {
         let _ = writeln!(out, "  sha256    {hash}");
+    }
+    if let Some(backend) = &d.backend {
+        out.push_str(&backend_lines(backend));
     }
     let tensors = |what: &str, list: &[TensorInfo], out: &mut String| {
         for t in list {
@@ -92,7 +114,8 @@ fn render(i: &Inspection, profile: Option<&Profile>) -> String {
     if i.labels > 0 {
         let _ = writeln!(out, "  labels    {}", i.labels);
     }
-    let _ = writeln!(out, "  weights   {}, shared by all workers", bytes(d.weight_bytes));
+    let whose = if d.weights_shared { "shared by all workers" } else { "each worker has its own" };
+    let _ = writeln!(out, "  weights   {}, {whose}", bytes(d.weight_bytes));
     for note in &d.precision {
         let _ = writeln!(out, "  precision {note}");
     }

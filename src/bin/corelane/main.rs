@@ -6,6 +6,7 @@ mod bench_target;
 mod board;
 mod compare;
 mod demo;
+mod doctor;
 mod endpoint;
 mod exit;
 mod infer;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         args::Command::Saturate(args) => saturate::run(args),
         args::Command::Compare(args) => compare::run(args),
         args::Command::History(args) => compare::history(args),
+        args::Command::Doctor(args) => doctor::run(args),
     };
     match outcome {
         Ok(()) => ExitCode::from(Code::Ok as u8),

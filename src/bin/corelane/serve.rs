@@ -413,7 +413,7 @@ struct ReadyModel {
 /// Bytes, all allocated before the line is printed.
 #[derive(Serialize, Default, Clone, Copy)]
 struct Memory {
-    /// Shared by all workers.
+    /// Shared by all workers, or those of each together.
     weight_bytes: usize,
     /// Intermediates, over all workers and batch sizes; `null` where an engine does not know.
     arena_bytes: Option<usize>,
@@ -443,7 +443,8 @@ impl ReadyModel {
             allocation_free: description.allocation_free,
             cache: setup.inspection.as_ref().map_or(CacheState::Off, |i| i.cache.state),
             memory: Memory {
-                weight_bytes: description.weight_bytes,
+                weight_bytes: description.weight_bytes
+                    * if description.weights_shared { 1 } else { workers.len() },
                 arena_bytes: description.instance_arena_bytes.map(|n| n * workers.len()),
                 staging_bytes: description.instance_staging_bytes * workers.len(),
                 slot_bytes: model.queue.slot_bytes(),

@@ -64,6 +64,22 @@ pub fn render(stats: &Value) -> String {
             model["queued"],
             model["outstanding"]
         );
+        if let Some(wanted) = model["backend_wanted"].as_array() {
+            let list = |values: &[Value], text: &dyn Fn(&Value) -> String| {
+                values.iter().map(text).collect::<Vec<_>>().join(", ")
+            };
+            let got = model["backend_got"].as_array().map_or(&[][..], Vec::as_slice);
+            let _ = writeln!(
+                out,
+                "  computes: wanted {}, got {}",
+                list(wanted, &|w| w.as_str().unwrap_or("?").to_string()),
+                list(got, &|g| format!(
+                    "{} ({})",
+                    g["provider"].as_str().unwrap_or("?"),
+                    g["nodes"]
+                ))
+            );
+        }
         let _ = writeln!(out, "  without answer: {}", counts(&model["inference_request_failure"]));
         let _ = writeln!(out, "  batches closed by: {}", counts(&model["batch_closed"]));
         let _ = writeln!(out, "  runs by batch size: {}", counts(&model["batch_ran"]));

@@ -118,6 +118,8 @@ impl Engine for FakeEngine {
             isa: None,
             precision: vec![],
             steps: vec![],
+            weights_shared: true,
+            backend: None,
         }
     }
     fn instance(&self) -> Result<Box<dyn Instance>, EngineError> {

@@ -199,6 +199,8 @@ impl Engine for PlanEngine {
             isa: Some(program.kernels.isa().name().to_string()),
             precision: program.precision.clone(),
             steps: program.plans.iter().flat_map(report::lines).collect(),
+            weights_shared: true,
+            backend: None,
         }
     }
 

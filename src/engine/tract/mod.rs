@@ -109,6 +109,8 @@ impl Engine for TractEngine {
             isa: None,
             precision: vec!["as tract computes the graph".into()],
             steps: vec![],
+            weights_shared: true,
+            backend: None,
         }
     }
     fn instance(&self) -> Result<Box<dyn Instance>, EngineError> {

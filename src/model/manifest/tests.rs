@@ -171,7 +171,10 @@ fn errors_name_key_line_and_what_would_be_right() {
             "priority_levels = 2\ndefault_priority = 3",
             "line 2: `default_priority` is 3; it must be within 1 to 2",
         ),
-        ("engine = 'onnx'", "line 1: `engine`: \"onnx\" is none of \"plan\", \"tract\", \"fake\""),
+        (
+            "engine = 'onnx'",
+            "line 1: `engine`: \"onnx\" is none of \"plan\", \"tract\", \"ort\", \"fake\"",
+        ),
         ("sha256 = 'abc'", "line 1: `sha256`: must be 64 hexadecimal digits"),
         ("tolerance = -1", "line 1: `tolerance`: is -1; it must be within 0 to 1"),
         ("tolerance = nan", "line 1: `tolerance`: is NaN; it must be within 0 to 1"),

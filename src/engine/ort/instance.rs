@@ -1,0 +1,221 @@
+//! The mutable half: one session a worker, and for each batch size tensors that are bound once.
+
+use super::interface::{Input, Interface};
+use super::session::{Recipe, Tensor, engine_error};
+use super::settings::Provider;
+use crate::engine::{EngineError, EngineErrorKind, Instance, PlanIndex, RunError};
+use crate::model::signature::Signature;
+use crate::units::DType;
+use ort::AsPointer;
+use ort::session::{IoBinding, Session};
+use std::ffi::CString;
+
+/// Tensors of one batch size. The binding is dropped before what it names.
+struct Plan {
+    binding: IoBinding,
+    /// Those that requests carry, then those that the manifest binds to a constant.
+    inputs: Vec<Tensor>,
+    outputs: Vec<Tensor>,
+}
+
+/// An instance on its own session.
+pub struct OrtInstance {
+    plans: Vec<Plan>,
+    /// Names of `Plan::inputs`.
+    names: Vec<CString>,
+    /// Inputs whose bytes must be 0 or 1.
+    bools: Vec<usize>,
+    /// Whether inputs go to another device: binding copies them, so they are bound for each run.
+    device: bool,
+    session: Session,
+}
+
+/// Inputs in the order of an instance: those that requests carry first.
+fn ordered(interface: &Interface) -> Vec<&Input> {
+    let constants = interface.inputs.iter().filter(|i| i.constant.is_some());
+    interface.carried().chain(constants).collect()
+}
+
+fn c_name(name: &str) -> Result<CString, EngineError> {
+    CString::new(name).map_err(|_| {
+        let message = format!("the name {name:?} has a zero byte in it");
+        EngineError::new(EngineErrorKind::Malformed, message)
+    })
+}
+
+/// A tensor for `input` at `rows` rows: zeros, or its constant.
+fn input_tensor(input: &Input, rows: usize) -> Result<Tensor, EngineError> {
+    let mut tensor = Tensor::new(input.dtype, &input.shape(rows))
+        .map_err(|e| engine_error("an input's tensor", &e))?;
+    if let Some(value) = input.constant {
+        fill(input.dtype, value, tensor.buffer.get_mut());
+    }
+    Ok(tensor)
+}
+
+fn bind(binding: &mut IoBinding, names: &[CString], tensors: &[Tensor]) -> Result<(), ort::Error> {
+    for (name, tensor) in names.iter().zip(tensors) {
+        // SAFETY: binding and tensor are alive; the tensor outlives the binding (`Plan`).
+        unsafe {
+            ort::Error::result_from_status((ort::api().BindInput)(
+                binding.ptr_mut(),
+                name.as_ptr(),
+                tensor.ptr(),
+            ))?;
+        }
+    }
+    Ok(())
+}
+
+/// The element type and whole shape of each output of a run on zeros with `rows` rows.
+pub fn trial_run(
+    session: &mut Session,
+    interface: &Interface,
+    rows: usize,
+) -> Result<Vec<(String, ort::value::ValueType)>, EngineError> {
+    let failed = |e: ort::Error| engine_error(&format!("a run on zeros at {rows} rows"), &e);
+    let inputs = ordered(interface);
+    let names = inputs.iter().map(|i| c_name(&i.name)).collect::<Result<Vec<_>, _>>()?;
+    let tensors = inputs.iter().map(|i| input_tensor(i, rows)).collect::<Result<Vec<_>, _>>()?;
+    let mut binding = session.create_binding().map_err(failed)?;
+    bind(&mut binding, &names, &tensors).map_err(failed)?;
+    for name in &interface.outputs {
+        binding.bind_output_to_device(name, &Default::default()).map_err(failed)?;
+    }
+    let outputs = session.run_binding(&binding).map_err(failed)?;
+    let types = outputs.iter().map(|(name, value)| (name.to_string(), value.dtype().clone()));
+    let types = types.collect();
+    drop(outputs);
+    // Before the tensors that it names.
+    drop(binding);
+    Ok(types)
+}
+
+impl OrtInstance {
+    /// Makes a session and binds tensors for every batch size.
+    pub fn new(
+        recipe: &Recipe,
+        interface: &Interface,
+        signature: &Signature,
+        batch_sizes: &[usize],
+    ) -> Result<OrtInstance, EngineError> {
+        let session = recipe.session(None).map_err(|e| engine_error("the session", &e))?;
+        let inputs = ordered(interface);
+        let names = inputs.iter().map(|i| c_name(&i.name)).collect::<Result<Vec<_>, _>>()?;
+        let carried = interface.carried().enumerate();
+        let bools = carried.filter(|(_, i)| i.dtype == DType::Bool).map(|(n, _)| n).collect();
+        let mut plans = Vec::new();
+        for &rows in batch_sizes {
+            plans.push(plan(&session, &inputs, &names, signature, rows)?);
+        }
+        let device = recipe.providers.iter().any(|w| w.provider != Provider::Cpu);
+        Ok(OrtInstance { plans, names, bools, device, session })
+    }
+}
+
+fn plan(
+    session: &Session,
+    inputs: &[&Input],
+    names: &[CString],
+    signature: &Signature,
+    rows: usize,
+) -> Result<Plan, EngineError> {
+    let failed = |e: ort::Error| engine_error("binding tensors", &e);
+    let inputs = inputs.iter().map(|i| input_tensor(i, rows)).collect::<Result<Vec<_>, _>>()?;
+    let mut outputs = Vec::new();
+    let mut binding = session.create_binding().map_err(failed)?;
+    bind(&mut binding, names, &inputs).map_err(failed)?;
+    for spec in &signature.outputs {
+        let batch = signature.batched.then_some(rows);
+        let shape: Vec<usize> = batch.into_iter().chain(spec.row_shape.iter().copied()).collect();
+        let tensor = Tensor::new(spec.dtype, &shape).map_err(failed)?;
+        let name = c_name(&spec.name)?;
+        // SAFETY: binding and tensor are alive; the tensor outlives the binding (`Plan`).
+        unsafe {
+            ort::Error::result_from_status((ort::api().BindOutput)(
+                binding.ptr_mut(),
+                name.as_ptr(),
+                tensor.ptr(),
+            ))
+            .map_err(failed)?;
+        }
+        outputs.push(tensor);
+    }
+    Ok(Plan { binding, inputs, outputs })
+}
+
+/// Whether a call of ONNX Runtime succeeded. Does not allocate on our side, even where it did not.
+fn succeeded(status: ort::sys::OrtStatusPtr) -> Result<(), RunError> {
+    if status.0.is_null() {
+        return Ok(());
+    }
+    // SAFETY: given to us by the call, released once.
+    unsafe { (ort::api().ReleaseStatus)(status.0) };
+    Err(RunError::Step { step: u32::MAX })
+}
+
+impl Instance for OrtInstance {
+    fn input_mut(&mut self, plan: PlanIndex, input: usize) -> &mut [u8] {
+        self.plans[plan.0].inputs[input].buffer.get_mut()
+    }
+
+    fn infer(&mut self, plan: PlanIndex) -> Result<(), RunError> {
+        let plan = &mut self.plans[plan.0];
+        for &input in &self.bools {
+            // Any byte may arrive; a bool is 0 or 1.
+            plan.inputs[input].buffer.get_mut().iter_mut().for_each(|b| *b = u8::from(*b != 0));
+        }
+        let api = ort::api();
+        let binding = plan.binding.ptr_mut();
+        if self.device {
+            for (name, tensor) in self.names.iter().zip(&plan.inputs) {
+                // SAFETY: as in `bind`.
+                succeeded(unsafe { (api.BindInput)(binding, name.as_ptr(), tensor.ptr()) })?;
+            }
+            // SAFETY: the binding is alive.
+            succeeded(unsafe { (api.SynchronizeBoundInputs)(binding) })?;
+        }
+        let session = self.session.ptr().cast_mut();
+        // SAFETY: session and binding are alive and used by no one else (`&mut self`); every tensor
+        // that is bound is alive and borrowed by no one.
+        succeeded(unsafe { (api.RunWithBinding)(session, std::ptr::null(), binding) })?;
+        if self.device {
+            // SAFETY: the binding is alive.
+            succeeded(unsafe { (api.SynchronizeBoundOutputs)(binding) })?;
+        }
+        Ok(())
+    }
+
+    fn output(&self, plan: PlanIndex, output: usize) -> &[u8] {
+        self.plans[plan.0].outputs[output].buffer.get()
+    }
+}
+
+/// Fills `bytes` with `value` as elements of `dtype`; whole numbers saturate.
+fn fill(dtype: DType, value: f64, bytes: &mut [u8]) {
+    let mut element = [0u8; 8];
+    let size = dtype.size_bytes();
+    let put = |element: &mut [u8; 8], value: &[u8]| element[..value.len()].copy_from_slice(value);
+    let e = &mut element;
+    match dtype {
+        DType::F32 => put(e, &(value as f32).to_le_bytes()),
+        DType::F64 => put(e, &value.to_le_bytes()),
+        DType::F16 => put(e, &half::f16::from_f64(value).to_le_bytes()),
+        DType::I8 => put(e, &(value as i8).to_le_bytes()),
+        DType::U8 => put(e, &(value as u8).to_le_bytes()),
+        DType::I16 => put(e, &(value as i16).to_le_bytes()),
+        DType::U16 => put(e, &(value as u16).to_le_bytes()),
+        DType::I32 => put(e, &(value as i32).to_le_bytes()),
+        DType::U32 => put(e, &(value as u32).to_le_bytes()),
+        DType::I64 => put(e, &(value as i64).to_le_bytes()),
+        DType::U64 => put(e, &(value as u64).to_le_bytes()),
+        DType::Bool => put(e, &[u8::from(value != 0.0)]),
+    }
+    for to in bytes.chunks_exact_mut(size) {
+        to.copy_from_slice(&element[..size]);
+    }
+}
+
+#[cfg(test)]
+#[path = "instance_tests.rs"]
+mod tests;
