@@ -25,6 +25,11 @@ enum Outcome {
     Error(ServerError),
 }
 
+/// Whether it ends a request for an inference.
+fn is_end(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Answer { .. } | Outcome::Error(_))
+}
+
 /// A blocking connection to a server. Requests may be in flight by the hundred: [`submit`] them,
 /// and [`wait`] for each, in any order.
 ///
@@ -369,10 +374,7 @@ impl Client {
     pub fn wait_any(&mut self) -> Result<(Ticket, Result<Answer, ServerError>), ClientError> {
         let deadline = self.deadline();
         loop {
-            let end = |(_, outcome, _): &(RequestId, Outcome, Vec<u8>)| {
-                matches!(outcome, Outcome::Answer { .. } | Outcome::Error(_))
-            };
-            if let Some(at) = self.done.iter().position(end) {
+            if let Some(at) = self.done.iter().position(|(_, outcome, _)| is_end(outcome)) {
                 let (id, outcome, payload) = self.done.swap_remove(at);
                 let result = match outcome {
                     Outcome::Answer { rows, receipt } => Ok(Answer { rows, receipt, payload }),
@@ -401,9 +403,12 @@ impl Client {
         let n = self.session.cancel(ticket.0, &mut head)?;
         self.send(&head[..n], &[])
     }
-    /// Requests in flight.
+    /// Requests whose end was not handed out yet: in flight, or ended with an answer that came together
+    /// with another one and is kept here.
     pub fn in_flight(&self) -> usize {
-        self.session.in_flight()
+        let here = self.done.iter().map(|(_, outcome, _)| outcome);
+        let coming = self.current.iter().map(|(_, outcome, ..)| outcome);
+        self.session.in_flight() + here.chain(coming).filter(|o| is_end(o)).count()
     }
     /// Keeps a payload's buffer for a later answer, so that the client need not allocate.
     pub fn give_back(&mut self, payload: Vec<u8>) {

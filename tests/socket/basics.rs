@@ -101,6 +101,20 @@ fn waiting_for_any_and_saying_goodbye_lose_nothing() {
 }
 
 #[test]
+fn what_came_early_counts_until_it_is_handed_out() {
+    let fixture = serve(vec![model("small", 64, &[1], fast())]);
+    let mut client = fixture.client();
+    let small = client.open("small").unwrap();
+    let first = client.submit(&small, Rows(1), &[1; 64]).unwrap();
+    let second = client.submit(&small, Rows(1), &[2; 64]).unwrap();
+    client.wait(second).unwrap();
+    // Its answer may be here already, beside the second one.
+    assert_eq!(client.in_flight(), 1);
+    assert_eq!(client.wait_any().unwrap().0, first);
+    assert_eq!(client.in_flight(), 0);
+}
+
+#[test]
 fn timeouts_of_the_client_leave_the_request_in_flight() {
     let fixture = serve(vec![model("m", 8, &[1], Duration::from_millis(100))]);
     let mut client = fixture.client();
