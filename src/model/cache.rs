@@ -5,7 +5,7 @@
 //! sources, the instruction set. Otherwise the model is compiled as if there were none, and the file is
 //! replaced. It is written beside its place and renamed, so that no reader ever sees a part of one.
 //!
-//! Layout, little-endian: a header of [`HEADER_BYTES`] (`"corelane"`, format `u32`, 4 zero bytes, four
+//! Layout, little-endian: a header of `HEADER_BYTES` (`"corelane"`, format `u32`, 4 zero bytes, four
 //! `u64` lengths, the checksum `u64`, 8 zero bytes), then what the lengths are of: the facts it depends on,
 //! the verdict, the program, and, at the next multiple of 64, the weights. Weights are used where the
 //! file is mapped.

@@ -186,7 +186,7 @@ impl Lease {
         &self.queue
     }
 
-    /// The payload's bytes, laid out as [`Signature::input_layout`] says for this many rows. They
+    /// The payload's bytes, laid out as [`Signature::input_layout`](crate::model::signature::Signature::input_layout) says for this many rows. They
     /// hold what an earlier request left; the caller fills all of them.
     pub fn input_mut(&mut self) -> &mut [u8] {
         // SAFETY: this token is the only one for the slot, whose state is FILLING; input_bytes was
@@ -391,7 +391,7 @@ impl Done {
         &self.queue.outputs.of(self.rows.0 as usize).spans
     }
 
-    /// The answer's bytes, laid out as [`Signature::output_layout`] says; meaningless if the
+    /// The answer's bytes, laid out as [`Signature::output_layout`](crate::model::signature::Signature::output_layout) says; meaningless if the
     /// outcome is a failure.
     #[inline]
     pub fn output(&self) -> &[u8] {

@@ -27,7 +27,9 @@ with corelane.connect(unix) as client:
     answer = client.infer(model, [bytes(range(16))])
     assert answer.outputs == [bytes(range(16))], answer.outputs
     assert answer.values() == [tuple(range(16))]
-    assert answer.receipt["batch_size"] == 1 and answer.receipt["close_reason"] == "idle"
+    assert answer.receipt["batch_size"] == 1
+    # "full" where the times measured at load, on a busy machine, say that no larger batch pays.
+    assert answer.receipt["close_reason"] in ("idle", "full"), answer.receipt
     assert client.infer(model, [bytes(48)], rows=3).rows == 3
 
     tickets = [client.submit(model, [bytes([n] * 16)]) for n in range(30)]

@@ -2,7 +2,7 @@
 //! time before any of its code runs in this process.
 //!
 //! 1. [`find`]: the configured path, else `ORT_DYLIB_PATH`, else the file beside the program.
-//! 2. [`probe`] reads the file ([`elf`](super::elf)): a shared library, for this machine, that exports
+//! 2. [`probe`] reads the file (`elf`): a shared library, for this machine, that exports
 //!    `OrtGetApiBase`, with a version (its symbol version) in the range.
 //! 3. `probe` lets another process load it: a library that hangs, crashes or lacks something that
 //!    it needs does so there, and is ended there after [`LIBRARY_TRIAL_MS_MAX`].
