@@ -6,7 +6,9 @@ use crate::queue::{Done, Failure, Lease, ModelQueue, Notify, Refusal, Submit, Ti
 use crate::sys::clock;
 use crate::sys::memory::{Element, view, view_mut};
 use crate::sys::sync::Arc;
+use crate::transport::{failure_code, refusal_code};
 use crate::units::{DType, Micros, Nanos, Priority, Receipt, Rows};
+use crate::wire::ErrorCode;
 use std::fmt;
 
 /// Why a request has no answer.
@@ -73,6 +75,19 @@ impl fmt::Display for InferError {
 }
 
 impl std::error::Error for InferError {}
+
+impl InferError {
+    /// The code under which a transport would tell it; `Internal` for what no remote client can do.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            InferError::UnknownModel { .. } => ErrorCode::UnknownModel,
+            InferError::WrongLength { .. } => ErrorCode::WrongPayloadLength,
+            InferError::NoSuchTensor { .. } | InferError::WrongType { .. } => ErrorCode::Internal,
+            InferError::Refused(refusal) => refusal_code(*refusal).0,
+            InferError::Failed(failure) => failure_code(*failure),
+        }
+    }
+}
 
 impl From<Refusal> for InferError {
     fn from(r: Refusal) -> Self {

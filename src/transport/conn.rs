@@ -2,9 +2,7 @@
 
 mod requests;
 
-pub(super) use requests::failure_code;
-#[cfg(test)]
-pub(super) use requests::refusal_code;
+pub(crate) use requests::{failure_code, refusal_code};
 
 use super::arrivals::Arrivals;
 use super::link::Link;

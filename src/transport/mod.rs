@@ -46,6 +46,7 @@ mod table;
 mod tests;
 
 pub use arrivals::{Arrivals, Arrived};
+pub(crate) use conn::{failure_code, refusal_code};
 pub use desk::StatsDesk;
 pub use fault::{FaultPlan, Faulty};
 pub use loopback::{Loopback, LoopbackStream};

@@ -4,7 +4,6 @@ use crate::exit::{Code, Exit};
 use crate::link;
 use crate::tensors;
 use corelane::client::{self, Address, Client, ClientError, Infer, TensorInfo};
-use corelane::queue::{Failure, Refusal};
 use corelane::runtime::{InferError, ModelHandle, Pending};
 use corelane::units::{Micros, Priority, Receipt, Rows};
 use corelane::wire::ErrorCode;
@@ -191,21 +190,5 @@ impl Target {
 }
 
 fn unanswered(error: &InferError) -> Unanswered {
-    let code = match error {
-        InferError::UnknownModel { .. } => ErrorCode::UnknownModel,
-        InferError::WrongLength { .. } => ErrorCode::WrongPayloadLength,
-        InferError::Refused(Refusal::QueueFull { .. }) => ErrorCode::QueueFull,
-        InferError::Refused(Refusal::DeadlineUnmeetable { .. }) => ErrorCode::DeadlineUnmeetable,
-        InferError::Refused(Refusal::WrongRows { .. }) => ErrorCode::WrongRows,
-        InferError::Refused(Refusal::BadPriority { .. }) => ErrorCode::BadPriority,
-        InferError::Refused(Refusal::TimeoutTooLong { .. }) => ErrorCode::BadDeadline,
-        InferError::Refused(Refusal::ShuttingDown) => ErrorCode::ShuttingDown,
-        InferError::Failed(Failure::DeadlineExpired) => ErrorCode::DeadlineExpired,
-        InferError::Failed(Failure::Cancelled) => ErrorCode::Cancelled,
-        InferError::Failed(Failure::ModelFailed) => ErrorCode::ModelFailed,
-        InferError::Failed(Failure::ModelPanicked) => ErrorCode::ModelPanicked,
-        InferError::Failed(Failure::ShuttingDown) => ErrorCode::ShuttingDown,
-        _ => ErrorCode::Internal,
-    };
-    Unanswered { code, text: error.to_string() }
+    Unanswered { code: error.code(), text: error.to_string() }
 }

@@ -1,12 +1,10 @@
 //! The way to a model in this process.
 
 use super::{Broken, End, Ends, Payloads, Port};
-use crate::queue::{Failure, Refusal};
 use crate::runtime::{InferError, ModelHandle, Pending};
 use crate::sys::clock;
 use crate::sys::sync::{Arc, spin_turn};
 use crate::units::{Micros, Nanos, Priority};
-use crate::wire::ErrorCode;
 
 /// A model in this process. It never sleeps, since it waits for many answers at once: give its
 /// thread a core of its own.
@@ -42,28 +40,9 @@ impl LocalPort {
     }
 }
 
-/// The protocol's code of an error in process, so that runs of both kinds count alike.
-fn code(error: &InferError) -> ErrorCode {
-    match error {
-        InferError::UnknownModel { .. } => ErrorCode::UnknownModel,
-        InferError::WrongLength { .. } => ErrorCode::WrongPayloadLength,
-        InferError::Refused(Refusal::QueueFull { .. }) => ErrorCode::QueueFull,
-        InferError::Refused(Refusal::DeadlineUnmeetable { .. }) => ErrorCode::DeadlineUnmeetable,
-        InferError::Refused(Refusal::WrongRows { .. }) => ErrorCode::WrongRows,
-        InferError::Refused(Refusal::BadPriority { .. }) => ErrorCode::BadPriority,
-        InferError::Refused(Refusal::TimeoutTooLong { .. }) => ErrorCode::BadDeadline,
-        InferError::Refused(Refusal::ShuttingDown) => ErrorCode::ShuttingDown,
-        InferError::Failed(Failure::DeadlineExpired) => ErrorCode::DeadlineExpired,
-        InferError::Failed(Failure::Cancelled) => ErrorCode::Cancelled,
-        InferError::Failed(Failure::ModelFailed) => ErrorCode::ModelFailed,
-        InferError::Failed(Failure::ModelPanicked) => ErrorCode::ModelPanicked,
-        InferError::Failed(Failure::ShuttingDown) => ErrorCode::ShuttingDown,
-        _ => ErrorCode::Internal,
-    }
-}
-
+/// By the protocol's code, so that runs of both kinds count alike.
 fn failed(error: &InferError) -> End {
-    End::Failed(code(error).number())
+    End::Failed(error.code().number())
 }
 
 impl Port for LocalPort {

@@ -319,7 +319,7 @@ fn is_ready(core: &Core) -> bool {
 }
 
 /// The code of an accepted request's failure.
-pub(in crate::transport) fn failure_code(failure: Failure) -> ErrorCode {
+pub(crate) fn failure_code(failure: Failure) -> ErrorCode {
     match failure {
         Failure::DeadlineExpired => ErrorCode::DeadlineExpired,
         Failure::Cancelled => ErrorCode::Cancelled,
@@ -330,7 +330,7 @@ pub(in crate::transport) fn failure_code(failure: Failure) -> ErrorCode {
 }
 
 /// The code of a refusal, and its numbers.
-pub(in crate::transport) fn refusal_code(refusal: Refusal) -> (ErrorCode, u32, u32) {
+pub(crate) fn refusal_code(refusal: Refusal) -> (ErrorCode, u32, u32) {
     match refusal {
         Refusal::QueueFull { queued, max } => (ErrorCode::QueueFull, queued, max),
         Refusal::DeadlineUnmeetable { needed_us, given_us } => {
