@@ -20,7 +20,7 @@ pub mod plan;
 pub mod tract;
 
 use crate::limits::{BATCH_ROWS_MAX, BATCH_SIZES_MAX};
-use crate::model::signature::Signature;
+use crate::model::signature::{Signature, TensorSpec};
 pub use crate::sys::region::{Options as MemoryOptions, Wish};
 use crate::units::Nanos;
 use std::fmt;
@@ -169,6 +169,26 @@ pub struct PlanMemory {
     pub arena_lower_bound_bytes: Option<usize>,
     /// Bytes of the input and output staging areas.
     pub staging_bytes: usize,
+}
+
+impl PlanMemory {
+    /// For each batch size of an engine that plans no memory: staging areas for every tensor, and an
+    /// arena of `arena_bytes`, if that is known.
+    fn staged(
+        signature: &Signature,
+        batch_sizes: &[usize],
+        arena_bytes: Option<usize>,
+    ) -> Vec<PlanMemory> {
+        let tensors = || signature.inputs.iter().chain(&signature.outputs);
+        let row_bytes: usize = tensors().map(TensorSpec::row_bytes).sum();
+        let memory = |&rows: &usize| PlanMemory {
+            batch_size: rows,
+            arena_bytes,
+            arena_lower_bound_bytes: arena_bytes,
+            staging_bytes: row_bytes * rows,
+        };
+        batch_sizes.iter().map(memory).collect()
+    }
 }
 
 /// A provider that runs nodes of a model.

@@ -92,27 +92,16 @@ impl Engine for FakeEngine {
         &self.batch_sizes
     }
     fn describe(&self) -> Description {
-        let tensors = || self.signature.inputs.iter().chain(&self.signature.outputs);
+        let memory = PlanMemory::staged(&self.signature, &self.batch_sizes, Some(0));
         Description {
             operators: vec![OperatorUse {
                 operator: "Fake".into(),
                 implementation: "fake".into(),
                 count: 1,
             }],
-            memory: self
-                .batch_sizes
-                .iter()
-                .map(|&rows| PlanMemory {
-                    batch_size: rows,
-                    arena_bytes: Some(0),
-                    arena_lower_bound_bytes: Some(0),
-                    staging_bytes: tensors().map(|t| t.row_bytes() * rows).sum(),
-                })
-                .collect(),
             instance_arena_bytes: Some(0),
-            instance_staging_bytes: (self.batch_sizes.iter())
-                .map(|&rows| tensors().map(|t| t.row_bytes() * rows).sum::<usize>())
-                .sum(),
+            instance_staging_bytes: memory.iter().map(|m| m.staging_bytes).sum(),
+            memory,
             weight_bytes: 0,
             allocation_free: true,
             isa: None,

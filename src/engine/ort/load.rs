@@ -352,22 +352,12 @@ impl Engine for OrtEngine {
         &self.batch_sizes
     }
     fn describe(&self) -> Description {
-        let tensors = || self.signature.inputs.iter().chain(&self.signature.outputs);
-        let memory = |&rows: &usize| PlanMemory {
-            batch_size: rows,
-            arena_bytes: None,
-            arena_lower_bound_bytes: None,
-            staging_bytes: tensors().map(|t| t.row_bytes() * rows).sum(),
-        };
+        let memory = PlanMemory::staged(&self.signature, &self.batch_sizes, None);
         Description {
             operators: self.placement.operators(),
-            memory: self.batch_sizes.iter().map(memory).collect(),
             instance_arena_bytes: None,
-            instance_staging_bytes: self
-                .batch_sizes
-                .iter()
-                .map(|rows| memory(rows).staging_bytes)
-                .sum(),
+            instance_staging_bytes: memory.iter().map(|m| m.staging_bytes).sum(),
+            memory,
             weight_bytes: self.interface.weight_bytes,
             weights_shared: false,
             allocation_free: false,

@@ -78,7 +78,7 @@ impl Engine for TractEngine {
         &self.batch_sizes
     }
     fn describe(&self) -> Description {
-        let tensors = || self.signature.inputs.iter().chain(&self.signature.outputs);
+        let memory = PlanMemory::staged(&self.signature, &self.batch_sizes, None);
         Description {
             operators: self
                 .operators
@@ -90,20 +90,9 @@ impl Engine for TractEngine {
                     count,
                 })
                 .collect(),
-            memory: self
-                .batch_sizes
-                .iter()
-                .map(|&rows| PlanMemory {
-                    batch_size: rows,
-                    arena_bytes: None,
-                    arena_lower_bound_bytes: None,
-                    staging_bytes: tensors().map(|t| t.row_bytes() * rows).sum(),
-                })
-                .collect(),
             instance_arena_bytes: None,
-            instance_staging_bytes: (self.batch_sizes.iter())
-                .map(|&rows| tensors().map(|t| t.row_bytes() * rows).sum::<usize>())
-                .sum(),
+            instance_staging_bytes: memory.iter().map(|m| m.staging_bytes).sum(),
+            memory,
             weight_bytes: self.weight_bytes,
             allocation_free: false,
             isa: None,
