@@ -1,6 +1,5 @@
 //! The load generator against real transports: its pace, its allocations, and what a stall looks like.
 
-use corelane::batch::BatchSettings;
 use corelane::engine::fake::{FakeCompute, FakeEngine};
 use corelane::engine::{
     Description, Engine, EngineError, EngineKind, Instance, PlanIndex, RunError,
@@ -18,7 +17,7 @@ use corelane::runtime::{ModelSetup, Runtime};
 use corelane::sys::affinity;
 use corelane::sys::alloc::{self, CountingAllocator};
 use corelane::transport::{Server, ServerOptions, UnixOptions};
-use corelane::units::{CoreId, DType, Micros, Nanos, Priority, Rows};
+use corelane::units::{CoreId, DType, Micros, Nanos, Priority};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -94,25 +93,7 @@ fn engine(compute: Duration) -> FakeEngine {
 }
 
 fn setup(engine: Arc<dyn Engine>, max_queue_size: u32) -> ModelSetup {
-    ModelSetup {
-        name: "echo".into(),
-        engine,
-        batch: BatchSettings {
-            max_batch_size: 1,
-            preferred_batch_size: Default::default(),
-            max_queue_delay: Micros(0),
-        },
-        max_queue_size,
-        max_request_rows: Rows(1),
-        priority_levels: 1,
-        default_priority: Priority(1),
-        default_timeout: Micros(0),
-        weight: 1,
-        model_warmup: 1,
-        cores: None,
-        labels: Vec::new(),
-        inspection: None,
-    }
+    ModelSetup { max_queue_size, ..ModelSetup::new("echo", engine) }
 }
 
 /// A server on the last core alone: worker and I/O thread; the generator has the first.

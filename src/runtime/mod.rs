@@ -34,7 +34,7 @@ pub use stats::{ModelStats, ProcessState, ServiceStats, StatsSnapshot, WorkerSta
 
 use crate::batch::BatchSettings;
 use crate::engine::Engine;
-use crate::limits::BATCH_SIZES_MAX;
+use crate::limits::{BATCH_SIZES_MAX, MAX_QUEUE_SIZE_DEFAULT};
 use crate::metrics::{LaneStats, WorkerStats};
 use crate::model::{Inspection, InstanceGroup, LoadedModel};
 use crate::queue::ModelQueue;
@@ -205,6 +205,30 @@ impl Drop for Runtime {
 }
 
 impl ModelSetup {
+    /// An engine made by hand, served plainly: batches of up to its largest size without delay, one row
+    /// a request, one priority level, no deadline, on all workers.
+    pub fn new(name: &str, engine: Arc<dyn Engine>) -> ModelSetup {
+        ModelSetup {
+            name: name.into(),
+            batch: BatchSettings {
+                max_batch_size: engine.batch_sizes().iter().copied().max().unwrap_or(1) as u32,
+                preferred_batch_size: Default::default(),
+                max_queue_delay: Micros(0),
+            },
+            engine,
+            max_queue_size: MAX_QUEUE_SIZE_DEFAULT as u32,
+            max_request_rows: Rows(1),
+            priority_levels: 1,
+            default_priority: Priority(1),
+            default_timeout: Micros(0),
+            weight: 1,
+            model_warmup: 1,
+            cores: None,
+            labels: Vec::new(),
+            inspection: None,
+        }
+    }
+
     /// Loads and verifies the model in `path` (a directory with a manifest, a manifest, or a bare
     /// `.onnx` file), to be served as its manifest says.
     ///

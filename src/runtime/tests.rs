@@ -19,23 +19,10 @@ fn setup(name: &str, row_bytes: usize, sizes: &[usize], per_run: Duration) -> Mo
         .unwrap()
         .with_fault(FakeFault { error_marker: Some(BAD_ROW), panic_marker: Some(PANIC_ROW) });
     ModelSetup {
-        name: name.into(),
-        engine: Arc::new(engine),
-        batch: BatchSettings {
-            max_batch_size: *sizes.last().unwrap() as u32,
-            preferred_batch_size: Default::default(),
-            max_queue_delay: Micros(0),
-        },
-        max_queue_size: 64,
         max_request_rows: Rows(4.min(*sizes.last().unwrap()) as u16),
         priority_levels: 2,
         default_priority: Priority(2),
-        default_timeout: Micros(0),
-        weight: 1,
-        model_warmup: 1,
-        cores: None,
-        labels: Vec::new(),
-        inspection: None,
+        ..ModelSetup::new(name, Arc::new(engine))
     }
 }
 

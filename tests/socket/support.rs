@@ -1,6 +1,5 @@
 //! A server with fake models, and a client that says exactly what it is told to.
 
-use corelane::batch::BatchSettings;
 use corelane::client::{Address, Client, Options};
 use corelane::engine::fake::{FakeCompute, FakeEngine, FakeFault};
 use corelane::model::signature::{Signature, TensorSpec};
@@ -31,23 +30,10 @@ pub fn model(name: &str, row_bytes: usize, sizes: &[usize], compute: Duration) -
     let fault = FakeFault { error_marker: Some(BAD_ROW), panic_marker: None };
     let engine = FakeEngine::new(signature, sizes, compute).unwrap().with_fault(fault);
     ModelSetup {
-        name: name.into(),
-        engine: Arc::new(engine),
-        batch: BatchSettings {
-            max_batch_size: *sizes.last().unwrap() as u32,
-            preferred_batch_size: Default::default(),
-            max_queue_delay: Micros(0),
-        },
-        max_queue_size: 64,
         max_request_rows: Rows(4.min(*sizes.last().unwrap()) as u16),
         priority_levels: 2,
         default_priority: Priority(2),
-        default_timeout: Micros(0),
-        weight: 1,
-        cores: None,
-        labels: Vec::new(),
-        inspection: None,
-        model_warmup: 1,
+        ..ModelSetup::new(name, Arc::new(engine))
     }
 }
 

@@ -3,14 +3,13 @@
 
 use super::floors::{Waiting, on_core, ping_pong};
 use super::{Comparison, Effort, Error, Latency, Pair, run_pairs, two_cores};
-use crate::batch::BatchSettings;
 use crate::engine::fake::{FakeCompute, FakeEngine};
 use crate::lab::sample::{Spread, percentile};
 use crate::model::signature::{Signature, TensorSpec};
 use crate::runtime::{ModelHandle, ModelSetup, Runtime, WaitPolicy};
 use crate::sys::clock;
 use crate::sys::sync::Arc;
-use crate::units::{CoreId, DType, Micros, Priority, Rows};
+use crate::units::{CoreId, DType, Micros};
 use crate::worker::IdleStrategy;
 use std::time::Duration;
 
@@ -24,25 +23,8 @@ pub(crate) fn echo_model(
         |name: &str| TensorSpec { name: name.into(), dtype: DType::U8, row_shape: vec![bytes] };
     let signature =
         Signature { inputs: vec![tensor("x")], outputs: vec![tensor("y")], batched: true };
-    Ok(ModelSetup {
-        name: format!("echo{bytes}"),
-        engine: Arc::new(FakeEngine::new(signature, sizes, compute)?),
-        batch: BatchSettings {
-            max_batch_size: sizes.iter().copied().max().unwrap_or(1) as u32,
-            preferred_batch_size: Default::default(),
-            max_queue_delay: Micros(0),
-        },
-        max_queue_size: 64,
-        max_request_rows: Rows(1),
-        priority_levels: 1,
-        default_priority: Priority(1),
-        default_timeout: Micros(0),
-        weight: 1,
-        model_warmup: 1,
-        cores: None,
-        labels: Vec::new(),
-        inspection: None,
-    })
+    let engine = Arc::new(FakeEngine::new(signature, sizes, compute)?);
+    Ok(ModelSetup::new(&format!("echo{bytes}"), engine))
 }
 
 /// Round trips of a closed loop, one in flight, in nanoseconds.
