@@ -41,7 +41,10 @@ with corelane.connect(unix) as client:
     payload = bytes(range(250)) * 1200
     tickets = [client.submit(big, payload) for _ in range(40)]
     for ticket in tickets:
-        assert client.wait(ticket).outputs == [payload]
+        answer = client.wait(ticket)
+        assert answer.outputs == [payload]
+        # It has no batch larger than one row.
+        assert answer.receipt["close_reason"] == "full", answer.receipt
 
     slow = client.open("slow")
     first = client.submit(slow, [bytes(8)])
