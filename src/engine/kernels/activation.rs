@@ -59,7 +59,7 @@ pub(super) struct Fused {
 
 impl Activation {
     /// The part that the register tile applies, and whether that is all of it. If not, the function
-    /// is applied to the rows afterwards, while they are in the first-level cache.
+    /// is applied afterwards, to so many panels at a time as stay in the first-level cache.
     pub(super) fn fused(self) -> (Fused, bool) {
         let all = Fused { lo: f32::NEG_INFINITY, hi: f32::INFINITY, swish: false };
         match self {
@@ -80,53 +80,71 @@ pub(super) fn apply_fused<S: Simd>(f: Fused, v: S::V) -> S::V {
     if f.swish { math::hardswish::<S>(v) } else { v }
 }
 
-/// Applies an activation to floats in place. An operation of its own, so that it is compiled once.
-struct Apply<'a> {
+/// Applies an activation in place to `rows` stretches of `cols` floats, one every `step`. An operation of
+/// its own, so that it is compiled once.
+struct Apply {
     act: Activation,
-    y: &'a mut [f32],
+    first: *mut f32,
+    rows: usize,
+    cols: usize,
+    step: usize,
 }
 
 /// Applies `act` to `y` in place.
 pub(super) fn apply(isa: Checked, act: Activation, y: &mut [f32]) {
+    // SAFETY: one stretch, all of `y`.
+    unsafe { apply_rows(isa, act, y.as_mut_ptr(), (1, y.len(), 0)) }
+}
+
+/// Applies `act` in place to `(rows, cols, step)`: `rows` stretches of `cols` floats, one every `step`.
+/// # Safety
+/// Each stretch is valid for reading and writing, by nobody else meanwhile.
+pub(super) unsafe fn apply_rows(
+    isa: Checked,
+    act: Activation,
+    first: *mut f32,
+    (rows, cols, step): (usize, usize, usize),
+) {
     if act != Activation::None {
-        isa.dispatch(Apply { act, y });
+        isa.dispatch(Apply { act, first, rows, cols, step });
     }
 }
 
-impl Op for Apply<'_> {
+impl Op for Apply {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let (act, p, n) = (self.act, self.y.as_mut_ptr(), self.y.len());
+        let Apply { act, first, rows, cols: n, step } = self;
         macro_rules! each {
-            (|$v:ident| $f:expr) => {{
-                let mut i = 0;
-                while i + S::LANES <= n {
-                    // SAFETY: `i + LANES <= n`.
+            (|$v:ident| $f:expr) => {
+                for row in 0..rows {
+                    // SAFETY: a stretch of `n` floats (the promise to `apply_rows`); what is read and
+                    // written lies within it: `i + LANES <= n`, then the `n - i` from `i`.
                     unsafe {
-                        let $v = S::load(p.add(i));
-                        S::store(p.add(i), $f);
+                        let p = first.add(row * step);
+                        let mut i = 0;
+                        while i + S::LANES <= n {
+                            let $v = S::load(p.add(i));
+                            S::store(p.add(i), $f);
+                            i += S::LANES;
+                        }
+                        if i < n {
+                            let $v = S::load_part(p.add(i), n - i);
+                            S::store_part(p.add(i), $f, n - i);
+                        }
                     }
-                    i += S::LANES;
                 }
-                if i < n {
-                    // SAFETY: the `n - i` floats from `i` lie within `n`.
-                    unsafe {
-                        let $v = S::load_part(p.add(i), n - i);
-                        S::store_part(p.add(i), $f, n - i);
-                    }
-                }
-            }};
+            };
         }
         match act {
             Activation::None => {}
             Activation::Relu | Activation::Clip { .. } | Activation::HardSwish => {
                 let (f, _) = act.fused();
-                each!(|v| apply_fused::<S>(f, v))
+                each!(|v| apply_fused::<S>(f, v));
             }
             Activation::LeakyRelu { alpha } => each!(|v| math::leaky_relu::<S>(v, alpha)),
             Activation::HardSigmoid { alpha, beta } => {
-                each!(|v| math::hardsigmoid::<S>(v, alpha, beta))
+                each!(|v| math::hardsigmoid::<S>(v, alpha, beta));
             }
             Activation::Silu => each!(|v| math::silu::<S>(v)),
             Activation::Sigmoid => each!(|v| math::sigmoid::<S>(v)),

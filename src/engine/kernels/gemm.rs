@@ -6,7 +6,7 @@
 //! memory: the whole row for a matrix product, one kernel row or one tap for a convolution. Since a
 //! convolution's border taps just point at a row of zeros, nothing is copied or padded.
 
-use super::activation::{Activation, Fused, apply, apply_fused};
+use super::activation::{Activation, Fused, apply_fused, apply_rows};
 use super::aligned::AlignedBuf;
 use super::isa::{Checked, Isa, Op};
 use super::simd::Simd;
@@ -491,7 +491,8 @@ impl Op for RunTiles<'_> {
 /// # Safety
 /// For every tile: the table has `runs` rows of `tile_rows(isa)` pointers from its `table`, the first
 /// `rows` of each valid for reading `run_len` floats; `runs * run_len == b.k`; its rows of `dest` are
-/// valid for `b.n` floats; it has at most `tile_rows(isa)` rows. `b` was packed for `isa`.
+/// valid for `b.n` floats; it has at most `tile_rows(isa)` rows, and begins where the one before it ends.
+/// `b` was packed for `isa`.
 pub(super) unsafe fn run_tiles(
     isa: Checked,
     table: *const *const f32,
@@ -499,15 +500,33 @@ pub(super) unsafe fn run_tiles(
     b: &B,
     dest: &Dest,
 ) {
-    isa.dispatch(RunTiles { table, tiles, b, dest });
-    if !dest.act.fused().1 {
-        for row in tiles.iter().flat_map(|t| t.row..t.row + t.rows) {
-            // SAFETY: the row is one of `dest`'s, valid for `b.n` floats, which were just written.
-            let y = unsafe { std::slice::from_raw_parts_mut(dest.c.add(row * dest.ldc), b.n) };
-            apply(isa, dest.act, y);
+    if dest.act.fused().1 {
+        isa.dispatch(RunTiles { table, tiles, b, dest });
+        return;
+    }
+    // The tiles' rows are consecutive.
+    let first = tiles.first().map_or(0, |t| t.row);
+    let rows: usize = tiles.iter().map(|t| t.rows).sum();
+    let panels = (NEAR_FLOATS / (rows.max(1) * b.nr)).max(1);
+    let mut col = 0;
+    while col < b.n {
+        let n = (panels * b.nr).min(b.n - col);
+        let res = if dest.res.is_null() { dest.res } else { dest.res.wrapping_add(col) };
+        // SAFETY: `col` is a multiple of `nr` below `n`: panels before it take `col * k` floats; columns
+        // of each row of `dest` are written first, then read.
+        unsafe {
+            let c = dest.c.add(col);
+            let b = &B { data: b.data.add(col * b.k), bias: b.bias.add(col), n, ..*b };
+            isa.dispatch(RunTiles { table, tiles, b, dest: &Dest { c, res, ..*dest } });
+            apply_rows(isa, dest.act, c.add(first * dest.ldc), (rows, n, dest.ldc));
         }
+        col += n;
     }
 }
+
+/// Floats of results that stay in the first-level cache until an activation is applied to them: half of
+/// one of 32 KiB.
+const NEAR_FLOATS: usize = 4 * 1024;
 
 /// A product of plain rows with packed panels: row `i` of A begins at `a + i * lda`.
 /// # Safety

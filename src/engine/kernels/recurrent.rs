@@ -93,17 +93,24 @@ impl Cell {
         assert!(scratch.len() >= need, "scratch: needs {need} floats, got {}", scratch.len());
     }
 
-    /// The input's part of the gates of every step: `[batch, steps, gates]`.
+    /// The input's part of the gates of every step, `[steps, batch, gates]`: a step then reads rows that lie
+    /// one after the other, not ones a power of two apart, which a cache keeps few of.
     fn project(&self, kernels: &Kernels, s: &Sequence, x: &[f32], out: &mut [f32]) {
         let g = self.w.n;
-        for b in 0..s.batch {
-            let (x, out) = (&x[b * s.x_row..], &mut out[b * s.steps * g..][..s.steps * g]);
-            // One row a step.
-            let dest = plain(out.as_mut_ptr(), g);
-            // SAFETY: `check` saw that the steps of row `b` lie in `x`; `out` has `steps` rows of gates.
+        let view = self.w.view();
+        // Rows that lie as the gates do are one product; else there is one for each row of the batch.
+        let (products, rows, from, to) = if s.x_step == s.batch * s.x_row {
+            (1, s.steps * s.batch, s.x_row, g)
+        } else {
+            (s.batch, s.steps, s.x_step, s.batch * g)
+        };
+        for b in 0..products {
+            let dest = plain(out[b * g..].as_mut_ptr(), to);
+            // SAFETY: `check` saw that all steps of all rows lie in `x`; `out` has `steps * batch` rows of
+            // gates, of which these are `rows` from row `b`, `to` apart.
             unsafe {
-                let view = self.w.view();
-                gemm::run_rows(kernels.checked, x.as_ptr(), s.x_step, s.steps, &view, &dest);
+                let x = x[b * s.x_row..].as_ptr();
+                gemm::run_rows(kernels.checked, x, from, rows, &view, &dest);
             }
         }
     }
@@ -126,8 +133,9 @@ fn emit(s: &Sequence, t: usize, hidden: usize, h: &[f32], y: &mut Option<&mut [f
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Lstm(Cell);
 
-/// `c = f c + i g`, `h = o tanh c`, for one row.
+/// `c = f c + i g`, `h = o tanh c`, for rows of `n`.
 struct LstmStep<'a> {
+    n: usize,
     gates: &'a [f32],
     c: &'a mut [f32],
     h: &'a mut [f32],
@@ -137,32 +145,35 @@ impl Op for LstmStep<'_> {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let n = self.h.len();
-        let gate = self.gates.as_ptr();
-        let (c, h) = (self.c.as_mut_ptr(), self.h.as_mut_ptr());
-        let mut k = 0;
-        while k < n {
-            let part = S::LANES.min(n - k);
-            // SAFETY: four gates of `n`, and `n` of `c` and `h` (the maker's promise); `part` from `k`.
-            unsafe {
-                let load = |p: *const f32| {
-                    if part < S::LANES { S::load_part(p, part) } else { S::load(p) }
-                };
-                let i = math::sigmoid::<S>(load(gate.add(k)));
-                let o = math::sigmoid::<S>(load(gate.add(n + k)));
-                let f = math::sigmoid::<S>(load(gate.add(2 * n + k)));
-                let g = math::tanh::<S>(load(gate.add(3 * n + k)));
-                let cell = S::fma(f, load(c.add(k)), S::mul(i, g));
-                let out = S::mul(o, math::tanh::<S>(cell));
-                if part < S::LANES {
-                    S::store_part(c.add(k), cell, part);
-                    S::store_part(h.add(k), out, part);
-                } else {
-                    S::store(c.add(k), cell);
-                    S::store(h.add(k), out);
+        let n = self.n;
+        let rows = self.gates.chunks_exact(4 * n);
+        for (gates, (c, h)) in rows.zip(self.c.chunks_exact_mut(n).zip(self.h.chunks_exact_mut(n)))
+        {
+            let (gate, c, h) = (gates.as_ptr(), c.as_mut_ptr(), h.as_mut_ptr());
+            let mut k = 0;
+            while k < n {
+                let part = S::LANES.min(n - k);
+                // SAFETY: four gates of `n`, and `n` of `c` and `h`; `part` from `k`.
+                unsafe {
+                    let load = |p: *const f32| {
+                        if part < S::LANES { S::load_part(p, part) } else { S::load(p) }
+                    };
+                    let i = math::gate_sigmoid::<S>(load(gate.add(k)));
+                    let o = math::gate_sigmoid::<S>(load(gate.add(n + k)));
+                    let f = math::gate_sigmoid::<S>(load(gate.add(2 * n + k)));
+                    let g = math::gate_tanh::<S>(load(gate.add(3 * n + k)));
+                    let cell = S::fma(f, load(c.add(k)), S::mul(i, g));
+                    let out = S::mul(o, math::gate_tanh::<S>(cell));
+                    if part < S::LANES {
+                        S::store_part(c.add(k), cell, part);
+                        S::store_part(h.add(k), out, part);
+                    } else {
+                        S::store(c.add(k), cell);
+                        S::store(h.add(k), out);
+                    }
                 }
+                k += part;
             }
-            k += part;
         }
     }
 }
@@ -235,20 +246,13 @@ impl Lstm {
         for i in 0..s.steps {
             let t = if s.reverse { s.steps - 1 - i } else { i };
             let mut dest = plain(gates.as_mut_ptr(), g);
-            (dest.res, dest.ldr) = (xw[t * g..].as_ptr(), s.steps * g);
-            // SAFETY: `h` has `batch` rows of `n`, `gates` of `g`, and `xw` one at `(b * steps + t) * g` for
-            // each row `b`.
+            (dest.res, dest.ldr) = (xw[t * s.batch * g..].as_ptr(), g);
+            // SAFETY: `h` has `batch` rows of `n`, `gates` of `g`, and `xw` as many from `t * batch * g`.
             unsafe {
                 let view = self.0.r.view();
                 gemm::run_rows(kernels.checked, h.as_ptr(), n, s.batch, &view, &dest);
             }
-            for b in 0..s.batch {
-                kernels.checked.dispatch(LstmStep {
-                    gates: &gates[b * g..][..g],
-                    c: &mut c[b * n..][..n],
-                    h: &mut h[b * n..][..n],
-                });
-            }
+            kernels.checked.dispatch(LstmStep { n, gates, c, h });
             emit(s, t, n, h, &mut y);
         }
     }
@@ -306,19 +310,19 @@ impl Op for GruStep<'_> {
                 };
                 match self.stage {
                     GruStage::After => {
-                        let z = math::sigmoid::<S>(load(gate.add(k)));
-                        let r = math::sigmoid::<S>(load(gate.add(n + k)));
-                        let new = math::tanh::<S>(S::fma(r, third, load(xh.add(k))));
+                        let z = math::gate_sigmoid::<S>(load(gate.add(k)));
+                        let r = math::gate_sigmoid::<S>(load(gate.add(n + k)));
+                        let new = math::gate_tanh::<S>(S::fma(r, third, load(xh.add(k))));
                         store(h.add(k), mix(z, new));
                     }
                     GruStage::Reset => {
-                        let z = math::sigmoid::<S>(load(gate.add(k)));
-                        let r = math::sigmoid::<S>(load(gate.add(n + k)));
+                        let z = math::gate_sigmoid::<S>(load(gate.add(k)));
+                        let r = math::gate_sigmoid::<S>(load(gate.add(n + k)));
                         store(gate.add(k), z);
                         store(gate.add(2 * n + k), S::mul(r, load(h.add(k))));
                     }
                     GruStage::Finish => {
-                        let new = math::tanh::<S>(third);
+                        let new = math::gate_tanh::<S>(third);
                         store(h.add(k), mix(load(gate.add(k)), new));
                     }
                 }
@@ -411,7 +415,7 @@ impl Gru {
             for b in 0..s.batch {
                 kernels.checked.dispatch(GruStep {
                     gates: &mut gates[b * g..][..g],
-                    xh: &xw[(b * s.steps + t) * g + 2 * n..][..n],
+                    xh: &xw[(t * s.batch + b) * g + 2 * n..][..n],
                     h: &mut h[b * n..][..n],
                     stage,
                 });
@@ -427,7 +431,7 @@ impl Gru {
             }
             // The input's part: of all gates but the hidden one.
             for b in 0..s.batch {
-                let from = &xw[(b * s.steps + t) * g..][..2 * n];
+                let from = &xw[(t * s.batch + b) * g..][..2 * n];
                 for (gate, x) in gates[b * g..][..2 * n].iter_mut().zip(from) {
                     *gate += x;
                 }
@@ -435,9 +439,9 @@ impl Gru {
             if let Some(hidden_r) = &self.hidden_r {
                 run(GruStage::Reset, gates, h, t);
                 let mut dest = plain(sums.as_mut_ptr(), n);
-                (dest.res, dest.ldr) = (xw[t * g + 2 * n..].as_ptr(), s.steps * g);
+                (dest.res, dest.ldr) = (xw[t * s.batch * g + 2 * n..].as_ptr(), g);
                 // SAFETY: rows of `r h` lie at stride `g` from `gates[2n..]`, `sums` has `batch` rows of `n`,
-                // and `xw` one hidden gate at `(b * steps + t) * g + 2n` for each row `b`.
+                // and `xw` one hidden gate at `(t * batch + b) * g + 2n` for each row `b`.
                 unsafe {
                     let view = hidden_r.view();
                     let a = gates[2 * n..].as_ptr();

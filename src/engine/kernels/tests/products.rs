@@ -215,6 +215,9 @@ fn every_tile_height_and_column_tail() {
 fn more_rows_than_a_chunk() {
     packed_case(900, 3, 17, 0, 1);
     packed_case(70, 2000, 5, 96, 2);
+    // Activations that come after some panels of all rows.
+    packed_case(300, 3, 70, 106, 3);
+    packed_case(37, 4, 250, 107, 4);
 }
 
 #[test]

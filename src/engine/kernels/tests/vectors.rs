@@ -1,5 +1,6 @@
 //! Functions of elements, reductions, pooling, layouts, recurrent layers and conversions.
 
+use super::super::{isa::Op, math, simd::Simd};
 use super::reference::{ACTIVATIONS, Random, activate, erf};
 use super::*;
 use proptest::prelude::*;
@@ -260,6 +261,51 @@ fn pool_case(p: PoolParams, batch: usize, seed: u64) {
 
 fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
+}
+
+/// The functions of gates over whole vectors: hyperbolic tangents, then sigmoids.
+struct Gates<'a>(&'a [f32], [&'a mut [f32]; 2]);
+
+impl Op for Gates<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let Gates(x, [tanh, sigmoid]) = self;
+        for at in (0..x.len()).step_by(S::LANES) {
+            let whole = at..at + S::LANES;
+            let (x, t, s) = (&x[whole.clone()], &mut tanh[whole.clone()], &mut sigmoid[whole]);
+            // SAFETY: all three have as many floats as a vector.
+            unsafe {
+                let x = S::load(x.as_ptr());
+                S::store(t.as_mut_ptr(), math::gate_tanh::<S>(x));
+                S::store(s.as_mut_ptr(), math::gate_sigmoid::<S>(x));
+            }
+        }
+    }
+}
+
+#[test]
+fn gates_are_within_their_absolute_errors() {
+    let n: i32 = 1 << 19;
+    let special = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 0.0, -0.0, f32::MAX, 1e-40, -90.0];
+    let sweep = (0..n).map(|i| (i - n / 2) as f32 * (40.0 / n as f32));
+    let x: Vec<f32> = sweep.chain(special).collect();
+    for k in all() {
+        let (mut tanh, mut sigmoids) = (vec![0.0; x.len()], vec![0.0; x.len()]);
+        k.checked.dispatch(Gates(&x, [&mut tanh, &mut sigmoids]));
+        for ((&x, &t), &s) in x.iter().zip(&tanh).zip(&sigmoids) {
+            let wide = f64::from(x);
+            let name = k.isa().name();
+            if x.is_nan() {
+                assert!(t.is_nan() && s.is_nan(), "{name}: NaN became {t} and {s}");
+                continue;
+            }
+            let (dt, ds) = (f64::from(t) - wide.tanh(), f64::from(s) - sigmoid(wide));
+            assert!(dt.abs() <= 4e-7, "{name}: tanh {x} is {t}, wrong by {dt:e}");
+            assert!(ds.abs() <= 3e-7, "{name}: sigmoid {x} is {s}, wrong by {ds:e}");
+            assert!((-1.0..=1.0).contains(&t) && (0.0..=1.0).contains(&s), "{name}: {x}: {t}, {s}");
+        }
+    }
 }
 
 /// Row `j` of a `[rows, k]` matrix times a vector.
