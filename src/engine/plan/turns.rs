@@ -95,9 +95,13 @@ pub fn cut(steps: &[Cost], rows: usize) -> Vec<Segment> {
                     if maker.is_some_and(|m| m >= first) {
                         inside += bytes;
                     } else {
-                        // Written in one segment, read in this one; an input is only read.
-                        let passes = if maker.is_some() { 2 } else { 1 };
-                        sum += transfer_ns(passes * bytes, bytes.max(live));
+                        // An input is only read. What another segment wrote was written for the whole
+                        // batch, with all that lives beside it, before any of it is read here.
+                        let (passes, between) = match maker {
+                            Some(_) => (2, step.live_bytes),
+                            None => (1, live),
+                        };
+                        sum += transfer_ns(passes * bytes, bytes.max(between));
                     }
                 }
                 sum += turns as f64 * STEP_NS + transfer_ns(inside, live);

@@ -46,6 +46,21 @@ fn what_fits_the_cache_is_run_at_once() {
 }
 
 #[test]
+fn a_change_of_turns_costs_what_lives_across_it() {
+    // Products that waste a little less in two turns than in four, and fit the cache in two; what lies
+    // between them does not. Cut at each step, tensors of the whole batch would pass in between.
+    let steps: Vec<Cost> = (0..8usize)
+        .map(|i| Cost {
+            live_bytes: if i % 2 == 0 { MB / 2 } else { MB },
+            product: if i % 2 == 0 { (8_000_000, 512) } else { (0, 0) },
+            ..step(i.checked_sub(1), MB / 4, MB / 4, 1000)
+        })
+        .collect();
+    let segments = cut(&steps, 8);
+    assert_eq!(segments, vec![Segment { steps: 0..8, turns: 4 }]);
+}
+
+#[test]
 fn few_rows_are_dear_to_a_product() {
     assert_eq!(idle_ns(4000, 0), 0.0);
     assert_eq!(idle_ns(4000, 12), 0.0);
