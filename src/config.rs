@@ -175,7 +175,7 @@ impl ModelEntry {
         if let Some(rows) = self.max_batch_size {
             manifest.limit_batches(rows);
         }
-        set(&mut manifest.max_queue_size, self.max_queue_size);
+        manifest.max_queue_size = self.max_queue_size.or(manifest.max_queue_size);
         set(&mut manifest.max_queue_delay, self.max_queue_delay);
         set(&mut manifest.default_timeout, self.default_timeout);
         set(&mut manifest.weight, self.weight);

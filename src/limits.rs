@@ -144,8 +144,11 @@ pub const ARRIVALS_ENTRIES_MAX: usize = 4_000_000;
 /// The same, where nothing else is asked for.
 pub const ARRIVALS_ENTRIES_DEFAULT: usize = 100_000;
 
-/// Default of `max_queue_size`.
+/// Default of `max_queue_size`, unless slots for so many take more than `QUEUE_BYTES_DEFAULT`.
 pub const MAX_QUEUE_SIZE_DEFAULT: usize = 64;
+/// Bytes of slots for requests that wait, where `max_queue_size` is not set. They are all touched at
+/// start; a request of 8 images of 600 KB takes one of 5 MB, whether it has 8 rows or one.
+pub const QUEUE_BYTES_DEFAULT: usize = 64 * 1024 * 1024;
 /// Longest deadline that a request may carry, in microseconds (one hour).
 pub const TIMEOUT_US_MAX: u32 = 3_600_000_000;
 /// Longest `max_queue_delay_microseconds`, in microseconds (one second).

@@ -329,7 +329,7 @@ fn a_models_entry_goes_before_its_manifest() {
         max_batch_size: 4,
         batch_sizes: vec![1, 2, 4],
         max_request_rows: 4,
-        max_queue_size: 5,
+        max_queue_size: Some(5),
         max_queue_delay: Micros(6),
         default_timeout: Micros(7),
         instance_group: InstanceGroup::Cores(vec![CoreId(8)]),

@@ -13,7 +13,7 @@
 //! | `batch_sizes` | powers of two up to `max_batch_size` | compiled sizes, ascending, from 1 |
 //! | `preferred_batch_size` | `[]` | sizes at which a waiting batch is closed |
 //! | `max_queue_delay_microseconds` | 0 | how long a request waits for company |
-//! | `max_queue_size` | 64 | requests that may wait |
+//! | `max_queue_size` | 64, or as many as take 64 MiB, but at least `max_batch_size` | requests that may wait |
 //! | `max_request_rows` | `max_batch_size` | rows of one request; more are refused |
 //! | `default_timeout_microseconds` | 0 | deadline of requests without one; 0 is none |
 //! | `priority_levels` | 1 | 1 is the highest level |
@@ -36,8 +36,8 @@ use crate::engine::fake::{FakeCompute, FakeFault};
 use crate::engine::ort::OrtSettings;
 use crate::engine::ort::settings::parse_providers;
 use crate::limits::{
-    ARENA_BYTES_MAX_DEFAULT, BATCH_ROWS_MAX, BATCH_SIZES_MAX, MAX_QUEUE_SIZE_DEFAULT,
-    MODEL_NAME_LEN_MAX, PRIORITY_LEVELS_MAX, QUEUE_DELAY_US_MAX, ROW_AXES_MAX, SLOTS_PER_MODEL_MAX,
+    ARENA_BYTES_MAX_DEFAULT, BATCH_ROWS_MAX, BATCH_SIZES_MAX, MODEL_NAME_LEN_MAX,
+    PRIORITY_LEVELS_MAX, QUEUE_DELAY_US_MAX, ROW_AXES_MAX, SLOTS_PER_MODEL_MAX,
     TENSOR_NAME_LEN_MAX, TENSORS_MAX, TIMEOUT_US_MAX, WORKERS_MAX,
 };
 use crate::model::error::ModelError;
@@ -103,8 +103,8 @@ pub struct Manifest {
     pub preferred_batch_size: Vec<usize>,
     /// How long a request waits for company.
     pub max_queue_delay: Micros,
-    /// Requests that may wait.
-    pub max_queue_size: u32,
+    /// Requests that may wait; none if nothing is said of it.
+    pub max_queue_size: Option<u32>,
     /// Rows of one request.
     pub max_request_rows: usize,
     /// Deadline of requests without one; 0 is none.
@@ -289,7 +289,7 @@ fn parse(
         batch_sizes,
         preferred_batch_size,
         max_queue_delay: Micros(max_queue_delay.unwrap_or(0) as u32),
-        max_queue_size: max_queue_size.unwrap_or(MAX_QUEUE_SIZE_DEFAULT as u64) as u32,
+        max_queue_size: max_queue_size.map(|n| n as u32),
         max_request_rows: max_request_rows.map_or(max_batch_size, |n| n as usize),
         default_timeout: Micros(timeout.unwrap_or(0) as u32),
         priority_levels: priority_levels as u8,

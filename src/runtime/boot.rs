@@ -2,7 +2,7 @@
 
 use super::kinds::Kinds;
 use super::realtime::{RealTime, Refused};
-use super::{ModelSetup, Runtime, ServedModel, Shared};
+use super::{ModelSetup, Runtime, ServedModel, Shared, slot_bytes};
 use crate::board::core_kinds;
 use crate::limits::{MODELS_MAX, SLOT_BYTES_PER_MODEL_MAX, SLOTS_PER_MODEL_MAX, WORKERS_MAX};
 use crate::metrics::{WorkerPhase, WorkerStats};
@@ -346,7 +346,7 @@ fn served(
         SLOTS_PER_MODEL_MAX,
     )?;
     let rows = setup.max_request_rows.0 as usize;
-    let bytes = slots * (signature.input_layout(rows).1 + signature.output_layout(rows).1);
+    let bytes = slots * slot_bytes(&signature, rows);
     limit(
         &format!(
             "model {name}: bytes of {slots} slots of {rows} rows (lower max_queue_size or \

@@ -34,8 +34,9 @@ pub use stats::{ModelStats, ProcessState, ServiceStats, StatsSnapshot, WorkerSta
 
 use crate::batch::BatchSettings;
 use crate::engine::Engine;
-use crate::limits::{BATCH_SIZES_MAX, MAX_QUEUE_SIZE_DEFAULT};
+use crate::limits::{BATCH_SIZES_MAX, MAX_QUEUE_SIZE_DEFAULT, QUEUE_BYTES_DEFAULT};
 use crate::metrics::{LaneStats, WorkerStats};
+use crate::model::signature::Signature;
 use crate::model::{Inspection, InstanceGroup, LoadedModel};
 use crate::queue::ModelQueue;
 use crate::queue::completion::{CompletionReceiver, IoWaker};
@@ -245,13 +246,24 @@ impl ModelSetup {
     }
 }
 
+/// Bytes of one slot, input and output, for requests of up to `rows` rows.
+fn slot_bytes(signature: &Signature, rows: usize) -> usize {
+    signature.input_layout(rows).1 + signature.output_layout(rows).1
+}
+
+/// How many requests wait at most where nothing is said of it, with slots of `slot_bytes`.
+fn queue_size(slot_bytes: usize, max_batch_size: usize) -> u32 {
+    let fit = (QUEUE_BYTES_DEFAULT / slot_bytes.max(1)).max(max_batch_size);
+    fit.min(MAX_QUEUE_SIZE_DEFAULT) as u32
+}
+
 impl From<LoadedModel> for ModelSetup {
     fn from(loaded: LoadedModel) -> ModelSetup {
         let inspection = loaded.inspect();
         let manifest = loaded.manifest;
+        let rows = manifest.max_request_rows;
         ModelSetup {
             name: manifest.name,
-            engine: loaded.engine,
             batch: BatchSettings {
                 max_batch_size: manifest.max_batch_size as u32,
                 preferred_batch_size: manifest
@@ -262,7 +274,9 @@ impl From<LoadedModel> for ModelSetup {
                     .collect(),
                 max_queue_delay: manifest.max_queue_delay,
             },
-            max_queue_size: manifest.max_queue_size,
+            max_queue_size: manifest.max_queue_size.unwrap_or_else(|| {
+                queue_size(slot_bytes(loaded.engine.signature(), rows), manifest.max_batch_size)
+            }),
             max_request_rows: Rows(manifest.max_request_rows as u16),
             priority_levels: manifest.priority_levels,
             default_priority: manifest.default_priority,
@@ -274,6 +288,7 @@ impl From<LoadedModel> for ModelSetup {
                 InstanceGroup::Cores(cores) => Some(cores),
             },
             labels: manifest.labels,
+            engine: loaded.engine,
             inspection: Some(Arc::new(inspection)),
         }
     }

@@ -37,6 +37,18 @@ fn ask(model: &ModelHandle, byte: u8, rows: usize) -> Result<Answer, InferError>
 }
 
 #[test]
+fn large_requests_have_a_shorter_queue() {
+    let mib = 1024 * 1024;
+    assert_eq!(queue_size(0, 8), 64);
+    assert_eq!(queue_size(mib, 8), 64);
+    assert_eq!(queue_size(mib + 1, 8), 63);
+    assert_eq!(queue_size(5 * mib, 8), 12);
+    // A batch of single rows can always wait.
+    assert_eq!(queue_size(40 * mib, 8), 8);
+    assert_eq!(queue_size(40 * mib, 1024), 64);
+}
+
+#[test]
 fn answers_carry_their_own_rows() {
     let rt = runtime(vec![setup("echo", 24, &[1, 2, 4, 8], Duration::from_micros(20))]);
     std::thread::scope(|s| {

@@ -71,7 +71,7 @@ scale = 0.5
     assert_eq!(m.sha256.as_deref().map(|h| &h[..8]), Some("fdf16d71"));
     assert_eq!((m.max_batch_size, m.batch_sizes.as_slice()), (8, &[1, 3, 8][..]));
     assert_eq!(m.preferred_batch_size, [3, 8]);
-    assert_eq!((m.max_queue_delay, m.max_queue_size), (Micros(250), 100));
+    assert_eq!((m.max_queue_delay, m.max_queue_size), (Micros(250), Some(100)));
     assert_eq!((m.max_request_rows, m.default_timeout), (4, Micros(20_000)));
     assert_eq!((m.priority_levels, m.default_priority, m.weight), (3, Priority(2), 5));
     assert_eq!(m.labels, ["yes", "no"]);
@@ -92,7 +92,7 @@ fn an_empty_manifest_has_the_documented_defaults() {
     assert_eq!(m.file, dir.0.join("model.onnx"));
     assert_eq!(m.engine, DEFAULT_ENGINE);
     assert_eq!((m.max_batch_size, m.batch_sizes.as_slice()), (8, &[1, 2, 4, 8][..]));
-    assert_eq!((m.max_queue_size, m.max_queue_delay, m.max_request_rows), (64, Micros(0), 8));
+    assert_eq!((m.max_queue_size, m.max_queue_delay, m.max_request_rows), (None, Micros(0), 8));
     assert_eq!((m.priority_levels, m.default_priority, m.weight), (1, Priority(1), 1));
     assert_eq!((m.default_timeout, m.tolerance, m.model_warmup), (Micros(0), 1e-5, 1));
     assert_eq!(m.instance_group, InstanceGroup::All);
