@@ -8,11 +8,12 @@
 
 mod idle;
 mod run;
+mod warm;
 
 pub use idle::IdleStrategy;
 
 use crate::batch::{self, BatchSettings, Decision, SizeCost, Waiting};
-use crate::engine::{Engine, Instance, PlanIndex, RunError};
+use crate::engine::{Engine, Instance, PlanIndex};
 use crate::limits::BATCH_SIZES_MAX;
 use crate::metrics::{LaneStats, WorkerPhase, WorkerStats};
 use crate::queue::ModelQueue;
@@ -136,12 +137,6 @@ struct Worker {
     virtual_now: u64,
 }
 
-/// Timed runs per batch size at start, at most, whose least is the first service time.
-const TIMED_RUNS_MAX: usize = 3;
-/// Once runs took so long, no more are timed: what interrupts a long run weighs little in it, and times
-/// are corrected by every batch that is served.
-const TIMED_NS: Nanos = Nanos(2_000_000);
-
 /// Starts a worker's thread. It reports once on `ready`, then serves until told to stop.
 ///
 /// # Errors
@@ -175,31 +170,6 @@ pub fn spawn(
     })
 }
 
-/// Runs `plan` so often that every later run finds it warm; how long a run takes, the least of a few.
-fn warm(instance: &mut dyn Instance, plan: PlanIndex, runs: u32) -> Result<Nanos, RunError> {
-    let started = clock::now();
-    for n in 0..runs {
-        let start = clock::now();
-        instance.warm_up(plan)?;
-        let took = clock::now().since(start);
-        if n + 1 == runs && took >= TIMED_NS {
-            // So long a run was hardly slower for being the first.
-            return Ok(took);
-        }
-    }
-    let mut least = Nanos(u64::MAX);
-    for _ in 0..TIMED_RUNS_MAX {
-        let start = clock::now();
-        instance.infer(plan)?;
-        let end = clock::now();
-        least = least.min(end.since(start));
-        if end.since(started) >= TIMED_NS {
-            break;
-        }
-    }
-    Ok(least.max(Nanos(1)))
-}
-
 impl Worker {
     fn start(spec: WorkerSpec) -> Result<(Worker, Started), StartError> {
         let core = match spec.core {
@@ -211,7 +181,7 @@ impl Worker {
             let failed = |reason: String| StartError::Engine { lane: n, reason };
             let mut instance = lane.engine.instance().map_err(|e| failed(e.to_string()))?;
             for i in 0..lane.engine.batch_sizes().len() {
-                let time = warm(&mut *instance, PlanIndex(i), lane.warmup_runs)
+                let time = warm::warm(&mut *instance, PlanIndex(i), lane.warmup_runs)
                     .map_err(|e| failed(e.to_string()))?;
                 lane.queue.service().observe(spec.kind, i, time);
             }
