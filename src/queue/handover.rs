@@ -90,18 +90,15 @@ impl<R> Handover<R> {
 
     /// The worker has written. It touches neither the record nor the way out any more.
     pub fn end(&self) {
-        // Release, with the acquire in `reclaim` and `settle`.
+        // Release, with the acquire in `reclaim`.
         self.word.store(SENT, Ordering::Release);
     }
 
-    /// The lender takes what was sent back. `false`: no worker has sent.
-    pub fn settle(&self) -> bool {
-        // Acquire, with the release in `end`.
-        let sent = self.word.load(Ordering::Acquire) == SENT;
-        if sent {
-            self.word.store(HELD, Ordering::Relaxed);
-        }
-        sent
+    /// The lender takes back what was sent, after [`reclaim`](Self::reclaim) said so.
+    pub fn settle(&self) {
+        // Relaxed: only the lender leaves SENT.
+        debug_assert_eq!(self.word.load(Ordering::Relaxed), SENT);
+        self.word.store(HELD, Ordering::Relaxed);
     }
 
     /// The record, for the present owner.

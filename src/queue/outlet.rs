@@ -175,22 +175,29 @@ impl Plug {
         self.outlet().handover.has_begun()
     }
 
-    /// What a worker sent, after it has: bytes that the socket took, and bytes of the frame. `None`
-    /// if no worker has sent.
-    pub fn sent(&self) -> Option<(usize, usize)> {
+    /// Takes it back, if no worker has begun. Whether the I/O thread may write now: not while a worker
+    /// does, nor after one that the socket did not take all from.
+    pub fn is_free(&self) -> bool {
+        let handover = &self.outlet().handover;
+        match handover.reclaim() {
+            Reclaimed::Held => true,
+            Reclaimed::Sending => false,
+            // SAFETY: in SENT the record is the lender's.
+            Reclaimed::Sent => unsafe { handover.record(|loan| loan.sent == loan.total) },
+        }
+    }
+
+    /// What a worker sent, after it has: bytes that the socket took, and bytes of the frame. After this
+    /// the outlet may be lent again. `None` if no worker has sent.
+    pub fn settle(&self) -> Option<(usize, usize)> {
         let handover = &self.outlet().handover;
         if handover.reclaim() != Reclaimed::Sent {
             return None;
         }
         // SAFETY: in SENT the record is the lender's.
-        Some(unsafe { handover.record(|loan| (loan.sent, loan.total)) })
-    }
-
-    /// As [`sent`](Self::sent); after this the outlet may be lent again.
-    pub fn settle(&self) -> Option<(usize, usize)> {
-        let sent = self.sent();
-        self.outlet().handover.settle();
-        sent
+        let sent = unsafe { handover.record(|loan| (loan.sent, loan.total)) };
+        handover.settle();
+        Some(sent)
     }
 }
 

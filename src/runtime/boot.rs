@@ -334,9 +334,10 @@ fn served(
     let sizes = setup.engine.batch_sizes();
     let signature = setup.engine.signature().clone();
     // Beside those that wait: one batch of single rows on each worker, and as many being filled or
-    // read by their clients.
+    // read by their clients; and one whose answer a worker has sent by itself, until the I/O thread
+    // wakes up and puts it away.
     let in_batch = setup.batch.max_batch_size.min(setup.max_queue_size.max(1));
-    let extra = workers.count_ones() * in_batch * 2;
+    let extra = workers.count_ones() * in_batch * 2 + 1;
     let max_extra = (SLOTS_PER_MODEL_MAX as u32).saturating_sub(setup.max_queue_size);
     let extra_slots = extra.clamp(1, max_extra.max(1));
     let slots = setup.max_queue_size as usize + extra_slots as usize;

@@ -13,7 +13,6 @@ use crate::limits::{
     AUTH_NONCE_BYTES, CONNECTION_READ_BYTES, ERROR_TEXT_LEN_MAX, LINGER_MS_MAX,
     PAYLOAD_BYTES_PER_MS_MIN,
 };
-use crate::queue::handover::Reclaimed;
 use crate::queue::outlet::Plug;
 use crate::queue::{Done, Failure, Lease, Submit};
 use crate::sys::memory::LazyBytes;
@@ -47,6 +46,9 @@ pub(super) struct Core {
     pub draining: bool,
     /// The instant of this turn.
     pub now: Nanos,
+    /// The connection whose socket is lent; one at most, since it is lent only for the answer of a
+    /// request that nobody else's is held with.
+    pub lent: Option<u16>,
     /// A connection asked for statistics since this was last looked at.
     pub stats_wanted: bool,
     /// Fresh random bytes.
@@ -197,7 +199,9 @@ impl Conn {
         self.incoming = Incoming::Head;
         self.replies.clear();
         self.ids.clear();
-        self.lent = None;
+        if self.lent.take().is_some() {
+            core.lent = None;
+        }
         (self.stats_for, self.stats_missed) = (None, false);
         for at in self.entries.drain(..) {
             core.table.remove(at);
@@ -247,7 +251,12 @@ impl Conn {
         self.incoming = Incoming::Head;
     }
     /// Takes the end of a request in flight.
-    pub fn ended(&mut self, core: &Core, (entry, held): (u32, Held), end: Result<Done, Failure>) {
+    pub fn ended(
+        &mut self,
+        core: &mut Core,
+        (entry, held): (u32, Held),
+        end: Result<Done, Failure>,
+    ) {
         if let Some(at) = self.entries.iter().position(|&other| other == entry) {
             self.ids.swap_remove(at);
             self.entries.swap_remove(at);
@@ -255,7 +264,7 @@ impl Conn {
         let id = held.request;
         let mut sent = 0;
         if self.lent == Some(entry) {
-            self.lent = None;
+            (self.lent, core.lent) = (None, None);
             let plug = self.link.as_ref().and_then(Link::plug);
             if let Some((bytes, total)) = plug.and_then(Plug::settle) {
                 bump(&core.control.counters.direct_answers_total, 1);
@@ -310,15 +319,9 @@ impl Conn {
         if self.hung_up {
             return Err(Closed);
         }
-        if !self.replies.is_empty()
-            && let Some(plug) = link.plug()
-        {
-            match (plug.reclaim(), plug.sent()) {
-                (Reclaimed::Held, _) => {}
-                (Reclaimed::Sent, Some((sent, total))) if sent == total => {}
-                // Nothing may come in between: after the rest of the worker's frame.
-                _ => return Ok(Flushed::Lent),
-            }
+        if !self.replies.is_empty() && link.plug().is_some_and(|plug| !plug.is_free()) {
+            // Nothing may come in between: after the rest of the worker's frame.
+            return Ok(Flushed::Lent);
         }
         let mut flushed = self.replies.flush(link, &core.control.counters).map_err(|_| Closed)?;
         let idle = self.ids.is_empty() && matches!(self.incoming, Incoming::Head);

@@ -156,6 +156,7 @@ impl Io {
                 write_stall: nanos(options.write_stall),
                 draining: false,
                 now: clock::now(),
+                lent: None,
                 stats_wanted: false,
                 random,
             },
@@ -265,7 +266,7 @@ impl Io {
         for i in 0..self.completions.len() {
             while let Some(completion) = self.completions[i].receive() {
                 if let Some((at, done, held)) = self.core.table.done(completion) {
-                    self.conns[held.conn as usize].ended(&self.core, (at, held), Ok(done));
+                    self.conns[held.conn as usize].ended(&mut self.core, (at, held), Ok(done));
                     self.mark(held.conn);
                 }
             }
@@ -273,7 +274,7 @@ impl Io {
         if self.core.table.held() > 0 && self.core.now >= self.next_sweep {
             if self.next_sweep != Nanos(0) {
                 while let Some((at, done, held)) = self.core.table.find_done() {
-                    self.conns[held.conn as usize].ended(&self.core, (at, held), Ok(done));
+                    self.conns[held.conn as usize].ended(&mut self.core, (at, held), Ok(done));
                     self.mark(held.conn);
                 }
             }
@@ -288,7 +289,7 @@ impl Io {
             match ticket.cancel_queued(Failure::DeadlineExpired) {
                 Ok(()) => {
                     let end = Err(Failure::DeadlineExpired);
-                    self.conns[held.conn as usize].ended(&self.core, (at, held), end);
+                    self.conns[held.conn as usize].ended(&mut self.core, (at, held), end);
                     self.mark(held.conn);
                 }
                 // It runs already: its answer comes.
@@ -499,7 +500,7 @@ impl Io {
         let next = self.next_instant();
         let eager = std::mem::take(&mut self.eager)
             || self.core.draining
-            || self.conns[..self.high as usize].iter().any(Conn::needs_news);
+            || self.core.lent.is_some_and(|at| self.conns[at as usize].needs_news());
         self.waker.flag().announce(eager);
         if self.has_work() {
             self.waker.flag().cancel();

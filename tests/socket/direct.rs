@@ -43,6 +43,27 @@ fn a_lone_request_costs_few_system_calls() {
 }
 
 #[test]
+fn an_answer_that_is_not_put_away_yet_takes_no_slot_that_others_need() {
+    let fixture = serve(vec![model("m", 64, &[1], Duration::ZERO)]);
+    let queue = fixture.runtime.shared().models[0].queue.clone();
+    // One worker and no batches: beside those that wait one runs, and one is filled or read.
+    let needed = queue.spec().max_queue_size as usize + 2;
+    let mut client = fixture.client();
+    let m = client.open("m").unwrap();
+    let mut kept = 0;
+    for n in 0..200u8 {
+        client.infer(&m, Rows(1), &[n; 64]).unwrap();
+        // The I/O thread sleeps on, and may keep the slot of the answer that the worker sent.
+        let leases: Vec<_> = std::iter::from_fn(|| queue.lease(Rows(1)).ok()).collect();
+        assert!(leases.len() >= needed, "{} of {needed} slots", leases.len());
+        kept += usize::from(leases.len() < queue.slots());
+    }
+    println!("{kept} of 200 answers kept their slot");
+    assert!(kept > 0, "no answer came from the worker");
+    fixture.still_serves();
+}
+
+#[test]
 fn an_id_may_be_used_again_once_its_answer_is_there() {
     let fixture = serve(vec![model("m", 64, &[1], Duration::ZERO)]);
     let mut raw = fixture.greeted();

@@ -259,7 +259,7 @@ impl Conn {
                 self.entries.push(entry);
                 self.ids.push(id);
                 if lent.is_some() {
-                    self.lent = Some(entry);
+                    (self.lent, core.lent) = (Some(entry), Some(at));
                 }
             }
             Err(refusal) => {
@@ -284,8 +284,9 @@ impl Conn {
     /// Lends the socket for the answer of a request that has no company, so that its worker may send
     /// it at once. Returns the outlet.
     ///
-    /// Only while nothing else is held: then no answers can be gathered into one write, and at most
-    /// one slot waits, for at most one sweep, until the sleeping I/O thread has seen its end.
+    /// Only while nothing else is held: then no answers can be gathered into one write. Its slot waits,
+    /// for at most one sweep, until the sleeping I/O thread has seen its end; no more than one in the
+    /// whole server ever does, and every model has a slot beyond those that it needs for that one.
     fn lend(&self, core: &Core, lease: &Lease, id: RequestId) -> Option<u16> {
         let plug = self.link.as_ref()?.plug()?;
         let alone = core.table.held() == 0 && self.lent.is_none() && self.replies.is_empty();
