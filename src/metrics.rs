@@ -164,12 +164,33 @@ pub struct WorkerStats {
     pub spin_ns: AtomicU64,
     /// Times it went to sleep.
     pub parks: AtomicU64,
+    /// 1 while answers are given that are not counted yet; see [`settle`](Self::settle).
+    pub counting: AtomicU64,
     /// Engine instances rebuilt after a panic.
     pub rebuilds: AtomicU64,
     /// The system's number of its thread; 0 until it is ready.
     pub thread: AtomicU64,
     /// Its page faults until it was ready.
     pub faults_at_ready: AtomicU64,
+}
+
+/// Pauses of [`WorkerStats::settle`] at most, and the length of each.
+const SETTLE_PAUSES_MAX: u32 = 100;
+const SETTLE_PAUSE: std::time::Duration = std::time::Duration::from_micros(100);
+
+impl WorkerStats {
+    /// Waits until every answer that the caller has seen is counted. A worker counts right after it
+    /// answers, so that nearly always there is nothing to wait for; one that the scheduler has taken
+    /// its core from is waited for some milliseconds. Not for threads that serve requests.
+    pub fn settle(&self) {
+        for _ in 0..SETTLE_PAUSES_MAX {
+            // Acquire, with the worker's release: its counts are visible.
+            if self.counting.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            std::thread::sleep(SETTLE_PAUSE);
+        }
+    }
 }
 
 /// What a worker does at an instant.

@@ -27,3 +27,31 @@ fn percentiles_of_a_known_set() {
         assert!((got as f64 - want).abs() <= want * 0.032, "{got} for {want}");
     }
 }
+
+#[test]
+fn whoever_asks_after_its_answer_finds_it_counted() {
+    let stats = WorkerStats::default();
+    for n in 1..=100 {
+        // The answer is given, and its worker is about to count it.
+        stats.counting.store(1, Ordering::Relaxed);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                LaneStats::bump(&stats.parks, 1);
+                stats.counting.store(0, Ordering::Release);
+            });
+            while stats.counting.load(Ordering::Relaxed) != 0 {
+                stats.settle();
+            }
+            stats.settle();
+            assert_eq!(stats.parks.load(Ordering::Relaxed), n);
+        });
+    }
+}
+
+#[test]
+fn a_worker_that_never_counts_is_not_waited_for_for_ever() {
+    let stats = WorkerStats::default();
+    stats.counting.store(1, Ordering::Relaxed);
+    stats.settle();
+    assert_eq!(stats.counting.load(Ordering::Relaxed), 1);
+}

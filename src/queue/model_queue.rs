@@ -81,7 +81,8 @@ pub struct ModelQueue {
     idle: Arc<IdleSet>,
     service: ServiceTimes,
     entry: Entry,
-    exit: Exit,
+    /// One for each worker, by its number, and the last for the clients.
+    exits: Box<[Exit]>,
     closed: AtomicBool,
     pub(crate) counters: QueueCounters,
 }
@@ -91,33 +92,54 @@ pub struct ModelQueue {
 #[derive(Default)]
 #[repr(align(128))]
 struct Entry {
-    /// Requests that came to wait so far, in the upper half; their rows, in the lower.
+    /// Requests that came to wait so far.
     entered: AtomicU64,
-    /// [`Exit::left`] as a client last saw it: never ahead of it.
+    /// Their rows beyond the first of each.
+    further_rows: AtomicU64,
+    /// Requests that left so far, as a client last saw it: never ahead of the truth.
     left_seen: AtomicU64,
-    /// Requests accepted so far.
-    accepted: AtomicU64,
 }
 
-/// What every end of a request writes.
-#[derive(Default)]
+/// What the ends of requests write: a worker those that it takes, with loads and stores, since it
+/// alone writes its own; clients those that they give up.
+#[derive(Debug, Default)]
 #[repr(align(128))]
-struct Exit {
-    /// Requests that wait no more, and their rows, as in [`Entry::entered`].
+pub(super) struct Exit {
+    /// Requests that wait no more.
     left: AtomicU64,
-    /// Requests answered or given up so far.
+    /// Their rows beyond the first of each.
+    further_rows: AtomicU64,
+    /// Requests answered or given up.
     finished: AtomicU64,
 }
 
-/// One waiting request of `rows` rows, as [`Entry::entered`] counts.
-fn one_waiting(rows: Rows) -> u64 {
-    (1 << 32) | rows.0 as u64
-}
+impl Exit {
+    /// Its worker took a request.
+    #[inline]
+    pub fn taken(&self, rows: Rows) {
+        let bump = |counter: &AtomicU64, n: u64| {
+            counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+        };
+        bump(&self.left, 1);
+        if rows.0 > 1 {
+            bump(&self.further_rows, rows.0 as u64 - 1);
+        }
+    }
 
-/// How much waits, given counts of which either may be older than the other.
-fn waiting(entered: u64, left: u64) -> u64 {
-    let waiting = entered.wrapping_sub(left);
-    if (waiting as i64) < 0 { 0 } else { waiting }
+    /// Its worker ended a request.
+    #[inline]
+    pub fn ended(&self) {
+        // Release, with the acquire in `outstanding`.
+        self.finished.store(self.finished.load(Ordering::Relaxed) + 1, Ordering::Release);
+    }
+
+    /// A client gave a waiting request up.
+    fn given_up(&self, rows: Rows) {
+        self.left.fetch_add(1, Ordering::Relaxed);
+        self.further_rows.fetch_add(rows.0 as u64 - 1, Ordering::Relaxed);
+        // Release, with the acquire in `outstanding`.
+        self.finished.fetch_add(1, Ordering::Release);
+    }
 }
 
 impl fmt::Debug for ModelQueue {
@@ -141,6 +163,7 @@ impl ModelQueue {
             spec.signature.input_layout(rows).1,
             spec.signature.output_layout(rows).1,
         );
+        let workers_end = u64::BITS - spec.workers.leading_zeros();
         let free = IndexStack::new(count);
         for index in (0..count as u32).rev() {
             free.push(index);
@@ -157,7 +180,7 @@ impl ModelQueue {
             idle,
             service,
             entry: Entry::default(),
-            exit: Exit::default(),
+            exits: (0..=workers_end.max(1)).map(|_| Exit::default()).collect(),
             closed: AtomicBool::new(false),
             counters: QueueCounters::default(),
         })
@@ -195,26 +218,34 @@ impl ModelQueue {
 
     /// Requests that wait.
     pub fn queued(&self) -> u32 {
-        (self.waiting() >> 32) as u32
+        // Those that left first: they never overtake.
+        let left = self.left();
+        self.entry.entered.load(Ordering::Relaxed).saturating_sub(left) as u32
     }
 
-    /// Requests that wait, in the upper half; their rows, in the lower.
-    fn waiting(&self) -> u64 {
-        let left = self.exit.left.load(Ordering::Relaxed);
-        waiting(self.entry.entered.load(Ordering::Relaxed), left)
+    /// Requests that left so far. Relaxed: a count, which orders nothing.
+    fn left(&self) -> u64 {
+        self.exits.iter().map(|exit| exit.left.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Rows that wait.
+    fn queued_rows(&self) -> u64 {
+        let left = self.exits.iter().map(|exit| exit.further_rows.load(Ordering::Relaxed)).sum();
+        let entered = self.entry.further_rows.load(Ordering::Relaxed);
+        self.queued() as u64 + entered.saturating_sub(left)
     }
 
     /// Requests accepted so far.
     pub fn accepted(&self) -> u64 {
-        self.entry.accepted.load(Ordering::Relaxed)
+        self.entry.entered.load(Ordering::Relaxed)
     }
 
     /// Requests that were accepted and are not answered (waiting or running).
     pub fn outstanding(&self) -> u32 {
-        // Finished first: it never overtakes. Acquire, with the release in `left`: a drain that
-        // sees zero sees every answer. SeqCst: see `submit`.
-        let finished = self.exit.finished.load(Ordering::Acquire);
-        self.entry.accepted.load(Ordering::SeqCst).wrapping_sub(finished) as u32
+        // Finished first: it never overtakes. Acquire, with the release in `Exit`: a drain that sees
+        // zero sees every answer. SeqCst: see `submit`.
+        let finished: u64 = self.exits.iter().map(|e| e.finished.load(Ordering::Acquire)).sum();
+        self.entry.entered.load(Ordering::SeqCst).saturating_sub(finished) as u32
     }
 
     /// Accepts nothing more; what is accepted still runs.
@@ -258,7 +289,6 @@ impl ModelQueue {
         // What will be written at submission comes while the client fills the slot.
         self.pool.prefetch_to_fill(index);
         self.levels[self.spec.default_priority.0.saturating_sub(1) as usize].prefetch_tail();
-        self.pool.slots[index as usize].state.lease();
         let bytes = self.inputs.of(rows.0 as usize).bytes;
         Ok(Lease::new(self.clone(), index, rows, bytes))
     }
@@ -300,30 +330,32 @@ impl ModelQueue {
                 }));
             }
         }
-        // Admission: count first, so that the bound holds among racing clients.
-        let one = one_waiting(lease.rows());
-        let entered = queue.entry.entered.fetch_add(one, Ordering::Relaxed);
+        // Admission: count first, so that the bound holds among racing clients. SeqCst: a drain closes
+        // first and then looks at `entered`; this counts first and then looks at `closed`. Either this
+        // sees the close or the drain sees this request.
+        let entered = queue.entry.entered.fetch_add(1, Ordering::SeqCst);
+        let give_back = || queue.entry.entered.fetch_sub(1, Ordering::Relaxed);
         let max = queue.spec.max_queue_size as u64;
-        if waiting(entered, queue.entry.left_seen.load(Ordering::Relaxed)) >> 32 >= max {
-            // Only now the workers' line is fetched. Relaxed: a count, which orders nothing.
-            let left = queue.exit.left.load(Ordering::Relaxed);
+        if entered.saturating_sub(queue.entry.left_seen.load(Ordering::Relaxed)) >= max {
+            // Only now the workers' lines are fetched.
+            let left = queue.left();
             queue.entry.left_seen.store(left, Ordering::Relaxed);
-            if waiting(entered, left) >> 32 >= max {
-                queue.entry.entered.fetch_sub(one, Ordering::Relaxed);
+            if entered.saturating_sub(left) >= max {
+                give_back();
                 return Err(queue.refuse(queue.full()));
             }
         }
-        // SeqCst twice over: a drain closes first and then looks at `accepted`; this counts first
-        // and then looks at `closed`. Either this sees the close or the drain sees this request.
-        queue.entry.accepted.fetch_add(1, Ordering::SeqCst);
         if queue.is_closed() {
-            queue.entry.entered.fetch_sub(one, Ordering::Relaxed);
-            queue.left();
+            give_back();
             return Err(queue.refuse(Refusal::ShuttingDown));
+        }
+        if lease.rows().0 > 1 {
+            let further = lease.rows().0 as u64 - 1;
+            queue.entry.further_rows.fetch_add(further, Ordering::Relaxed);
         }
         let (queue, index, rows) = lease.into_parts();
         let slot = &queue.pool.slots[index as usize];
-        slot.asked.set(rows, options.notify, options.tag, now, deadline);
+        slot.asked().set(rows, options.notify, options.tag, now, deadline);
         slot.state.submit();
         queue.levels[priority.0 as usize - 1]
             .push(index)
@@ -335,8 +367,7 @@ impl ModelQueue {
     /// How long a request of `rows` rows is estimated to take from now: what waits ahead of it, at
     /// the best measured time per row, over the model's workers, and its own run.
     fn estimate(&self, rows: Rows) -> Nanos {
-        let ahead = self.waiting() & u32::MAX as u64;
-        self.service.estimate(rows, ahead, self.spec.workers)
+        self.service.estimate(rows, self.queued_rows(), self.spec.workers)
     }
 
     /// What waits, as the rings have it, so that it can be taken; rows are counted up to `enough`.
@@ -355,7 +386,7 @@ impl ModelQueue {
                     level.prefetch_head();
                     self.pool.prefetch(index);
                 }
-                let asked = &slot.asked;
+                let asked = slot.asked();
                 if look {
                     if slot.state.is_abandoned() {
                         return true;
@@ -393,11 +424,38 @@ impl ModelQueue {
         self.levels.iter().any(|l| !l.is_empty())
     }
 
+    /// As [`has_work`](Self::has_work), for a worker that will take it at once: the lines of the first
+    /// request are on their way meanwhile.
+    #[inline]
+    pub fn has_work_ahead(&self) -> bool {
+        let mut found = false;
+        for level in &self.levels {
+            level.peek_each(|index| {
+                level.prefetch_head();
+                self.pool.prefetch(index);
+                found = true;
+                false
+            });
+        }
+        found
+    }
+
     /// Takes requests of up to `rows_max` rows in all, highest priority first, oldest first within
     /// a level, and gives each to `f`. Given-up requests on the way are recycled. A request that
     /// would go over `rows_max` stays at the head of its level, unless it is the first: a request of
     /// more rows than are worth batching must run all the same.
-    pub fn take<'q>(&'q self, rows_max: u32, requests_max: usize, mut f: impl FnMut(Work<'q>)) {
+    ///
+    /// `worker` is the caller's number, of those in [`QueueSpec::workers`]; only one thread at a time
+    /// takes, and ends what it took, under it.
+    #[inline]
+    pub fn take<'q>(
+        &'q self,
+        worker: usize,
+        rows_max: u32,
+        requests_max: usize,
+        mut f: impl FnMut(Work<'q>),
+    ) {
+        let exit = &self.exits[worker.min(self.exits.len() - 2)];
         let (mut rows, mut requests) = (0, 0);
         for level in &self.levels {
             while requests < requests_max {
@@ -406,10 +464,10 @@ impl ModelQueue {
                     return;
                 }
                 let fits = |index: u32| {
-                    requests == 0 || self.pool.slots[index as usize].asked.rows().0 as u32 <= room
+                    requests == 0 || self.pool.slots[index as usize].asked().rows().0 as u32 <= room
                 };
                 let Some(index) = level.pop_if(fits) else { break };
-                if let Some(work) = Work::take(self, index) {
+                if let Some(work) = Work::take(self, exit, index) {
                     rows += work.rows().0 as u32;
                     requests += 1;
                     f(work);
@@ -426,26 +484,12 @@ impl ModelQueue {
         }
     }
 
-    /// A request stopped waiting: a worker took it.
-    #[inline]
-    pub(super) fn left_queue(&self, rows: Rows) {
-        self.exit.left.fetch_add(one_waiting(rows), Ordering::Relaxed);
-    }
-
     /// A request that waited was given up by its client.
     pub(super) fn abandoned(&self, rows: Rows, reason: Failure) {
-        self.left_queue(rows);
-        self.left();
+        self.exits[self.exits.len() - 1].given_up(rows);
         self.counters.abandoned[reason as usize].fetch_add(1, Ordering::Relaxed);
         // Its slot stays in the ring until a worker comes by; a sleeping one would not.
         self.idle.wake_one(self.spec.workers);
-    }
-
-    /// A request was answered, or given up.
-    #[inline]
-    pub(super) fn left(&self) {
-        // Release, with the acquire in `outstanding`.
-        self.exit.finished.fetch_add(1, Ordering::Release);
     }
 
     #[inline]

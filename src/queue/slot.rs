@@ -4,6 +4,7 @@
 //! reading the answer); [`Work`] is the worker's. Each token is the only one of its kind for its
 //! slot, so exclusive access needs no check at run time. What travels through rings is the index.
 
+use super::model_queue::Exit;
 use super::state::{Abandon, SlotState};
 use super::{Failure, ModelQueue, Refusal, Submit};
 use crate::limits::TENSORS_MAX;
@@ -43,20 +44,24 @@ impl Notify {
     }
 }
 
-/// One slot, on two cache lines: what the client polls and the worker writes at the end, and what
-/// the client writes at submission. The latter are atomics since a worker that only peeks at the
-/// ring may read them too: a stale value is harmless, since taking the request goes through the
-/// state.
+/// One slot, on two cache lines: see [`state`](super::state).
 #[derive(Debug)]
-#[repr(C, align(128))]
+#[repr(align(128))]
 pub(super) struct Slot {
-    pub state: SlotState<Result<Receipt, Failure>>,
-    pub asked: Asked,
+    pub state: SlotState<Result<Receipt, Failure>, Asked>,
 }
 
-/// What the client writes at submission, ordered by the state.
+impl Slot {
+    #[inline]
+    pub fn asked(&self) -> &Asked {
+        &self.state.asked
+    }
+}
+
+/// What the client writes at submission, ordered by the state. Atomics, since a worker that only
+/// peeks at the ring may read them too: a stale value is harmless, since taking the request goes
+/// through the state.
 #[derive(Debug, Default)]
-#[repr(align(64))]
 pub(super) struct Asked {
     rows: AtomicU32,
     notify: AtomicU32,
@@ -109,10 +114,7 @@ impl SlotPool {
         let (input_stride, output_stride) = (align(input_bytes), align(output_bytes));
         SlotPool {
             slots: (0..count)
-                .map(|_| Slot {
-                    state: SlotState::new(Err(Failure::Cancelled)),
-                    asked: Asked::default(),
-                })
+                .map(|_| Slot { state: SlotState::new(Err(Failure::Cancelled)) })
                 .collect(),
             input: AlignedBytes::zeroed(input_stride * count),
             output: AlignedBytes::zeroed(output_stride * count),
@@ -140,18 +142,14 @@ impl SlotPool {
     /// Asks for the lines that filling and submitting `index` begins with.
     #[inline]
     pub fn prefetch_to_fill(&self, index: u32) {
-        let slot = &self.slots[index as usize];
-        prefetch_for_write(&slot.state);
-        prefetch_for_write(&slot.asked);
+        self.slots[index as usize].state.prefetch_to_submit();
         prefetch_for_write(self.input_ptr(index));
     }
 
     /// Asks for the lines that taking and running `index` begins with.
     #[inline]
     pub fn prefetch(&self, index: u32) {
-        let slot = &self.slots[index as usize];
-        prefetch_for_write(&slot.state);
-        prefetch_for_read(&slot.asked);
+        self.slots[index as usize].state.prefetch_to_take();
         prefetch_for_read(self.input_ptr(index));
         prefetch_for_write(self.output_ptr(index));
     }
@@ -231,7 +229,6 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.queue.pool.slots[self.index as usize].state.release_unsubmitted();
         self.queue.put_free(self.index);
     }
 }
@@ -293,6 +290,8 @@ impl Ticket {
         }
         let rows = self.rows;
         let (queue, index) = self.into_parts();
+        // The worker's cache has it, and it is what the client looks at next.
+        prefetch_for_read(queue.pool.output_ptr(index));
         Ok(Done { queue, index, rows })
     }
 
@@ -337,10 +336,7 @@ impl Drop for Ticket {
         match self.slot().state.abandon() {
             Abandon::Queued => self.queue.abandoned(self.rows, Failure::Cancelled),
             Abandon::Running => {}
-            Abandon::Done => {
-                self.slot().state.release_done();
-                self.queue.put_free(self.index);
-            }
+            Abandon::Done => self.queue.put_free(self.index),
         }
     }
 }
@@ -383,7 +379,7 @@ impl Done {
 
     /// The number that the client gave at submission.
     pub fn tag(&self) -> u64 {
-        self.slot().asked.tag.load(Ordering::Relaxed)
+        self.slot().asked().tag.load(Ordering::Relaxed)
     }
 
     /// The spans of the outputs.
@@ -404,7 +400,6 @@ impl Done {
 
 impl Drop for Done {
     fn drop(&mut self) {
-        self.queue.pool.slots[self.index as usize].state.release_done();
         self.queue.put_free(self.index);
     }
 }
@@ -414,6 +409,8 @@ impl Drop for Done {
 pub struct Work<'q> {
     // Borrowed, not counted: workers and clients would pass the count's cache line to and fro.
     queue: &'q ModelQueue,
+    /// Where its worker counts.
+    exit: &'q Exit,
     index: u32,
     rows: Rows,
     submitted_at: Nanos,
@@ -422,16 +419,16 @@ pub struct Work<'q> {
 impl<'q> Work<'q> {
     /// Takes the popped slot `index`, unless its client gave up (then the slot is recycled).
     #[inline]
-    pub(super) fn take(queue: &'q ModelQueue, index: u32) -> Option<Work<'q>> {
+    pub(super) fn take(queue: &'q ModelQueue, exit: &'q Exit, index: u32) -> Option<Work<'q>> {
         let slot = &queue.pool.slots[index as usize];
         if !slot.state.take() {
             slot.state.recycle_abandoned();
             queue.put_free(index);
             return None;
         }
-        let rows = slot.asked.rows();
-        queue.left_queue(rows);
-        Some(Work { queue, index, rows, submitted_at: slot.asked.submitted_at() })
+        let rows = slot.asked().rows();
+        exit.taken(rows);
+        Some(Work { queue, exit, index, rows, submitted_at: slot.asked().submitted_at() })
     }
 
     fn slot(&self) -> &Slot {
@@ -450,12 +447,12 @@ impl<'q> Work<'q> {
 
     /// The instant after which it is not worth running; `Nanos(u64::MAX)` if there is none.
     pub fn deadline(&self) -> Nanos {
-        self.slot().asked.deadline()
+        self.slot().asked().deadline()
     }
 
     /// Who is told.
     pub fn notify(&self) -> Notify {
-        self.slot().asked.notify()
+        self.slot().asked().notify()
     }
 
     /// Names the request among all that are in flight.
@@ -534,7 +531,7 @@ impl<'q> Work<'q> {
         unsafe { slot.state.record(|r| *r = outcome) };
         // The I/O thread must hear of a completion after the state says DONE, never before.
         let wanted = slot.state.complete();
-        self.queue.left();
+        self.exit.ended();
         if !wanted {
             self.queue.put_free(self.index);
         }

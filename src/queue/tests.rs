@@ -107,7 +107,7 @@ fn receipt() -> Receipt {
 
 fn take_all(q: &ModelQueue) -> Vec<Work<'_>> {
     let mut taken = Vec::new();
-    q.take(64, 64, |w| taken.push(w));
+    q.take(0, 64, 64, |w| taken.push(w));
     taken
 }
 
@@ -189,12 +189,12 @@ fn priority_one_goes_first_and_a_large_request_waits_for_room() {
     };
     let _tickets = [submit(1, 2, 0), submit(4, 2, 1), submit(1, 1, 2)];
     let mut rows = Vec::new();
-    q.take(4, 8, |w| {
+    q.take(0, 4, 8, |w| {
         rows.push(w.rows().0);
         w.complete(Ok(receipt()));
     });
     assert_eq!(rows, [1, 1], "the one of priority 1, the older single row; 4 rows do not fit");
-    q.take(4, 8, |w| {
+    q.take(0, 4, 8, |w| {
         rows.push(w.rows().0);
         w.complete(Ok(receipt()));
     });
@@ -230,7 +230,7 @@ fn waiters_and_workers_race_without_loss() {
         let worker = s.spawn(|| {
             let mut ran = 0u64;
             while !stop.load(Ordering::Relaxed) || q.has_work() {
-                q.take(4, 4, |mut w| {
+                q.take(0, 4, 4, |mut w| {
                     let byte = w.input().1[0];
                     w.output_mut().1.fill(byte);
                     w.complete(Ok(receipt()));

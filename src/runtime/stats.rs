@@ -127,6 +127,9 @@ pub struct StatsSnapshot {
 }
 
 pub(super) fn snapshot(shared: &Shared) -> StatsSnapshot {
+    for (_, worker) in &shared.workers {
+        worker.settle();
+    }
     let models = shared
         .models
         .iter()

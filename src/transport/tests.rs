@@ -55,7 +55,7 @@ fn submit(served: &Served, timeout: u32) -> Ticket {
 /// Runs what waits; outputs are `byte`.
 fn work(served: &Served, byte: u8) -> Vec<Completion> {
     let mut completions = Vec::new();
-    served.queue.take(1000, 1000, |mut work| {
+    served.queue.take(0, 1000, 1000, |mut work| {
         work.output_mut().1.fill(byte);
         let receipt = Receipt {
             queue_ns: Nanos(u64::MAX),

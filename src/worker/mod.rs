@@ -115,12 +115,12 @@ struct Live {
 }
 
 impl Live {
-    /// Whether there is something that was not there when the lane was looked at.
+    /// Whether there is something that was not there when the lane was looked at. Then it will be taken.
     #[inline]
     fn anything_new(&self) -> bool {
         match self.waits_since {
             // The ring itself: its head is the line that a client writes first.
-            None => self.lane.queue.has_work(),
+            None => self.lane.queue.has_work_ahead(),
             Some(version) => self.lane.queue.version() != version,
         }
     }

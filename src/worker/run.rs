@@ -35,7 +35,7 @@ impl Worker {
         let Live { lane, kind, instance, sizes, virtual_time, .. } = &mut lanes[n];
         let queue = &*lane.queue;
         let mut works = Batch::new();
-        queue.take(rows, BATCH_REQUESTS_MAX, |work| {
+        queue.take(id.0 as usize, rows, BATCH_REQUESTS_MAX, |work| {
             // No more than asked for.
             let _ = works.push(work);
         });
@@ -45,17 +45,21 @@ impl Worker {
         queue.wake_another(id.0 as usize);
         worker_stats.phase.store(WorkerPhase::Running as u64, Ordering::Relaxed);
         let stats = &*lane.stats;
+        // Who has an answer need not wait until it is counted; but statistics that are asked for after
+        // it have it: see `WorkerStats::settle`.
+        worker_stats.counting.store(1, Ordering::Relaxed);
         let mut done = |work: Work<'_>, outcome: Result<Receipt, Failure>, at: Nanos, alone| {
+            let (submitted_at, rows) = (work.submitted_at(), work.rows());
+            completions.finish(work, outcome, alone);
             match outcome {
                 Ok(_) => {
                     LaneStats::bump(&stats.success, 1);
-                    LaneStats::bump(&stats.inference_count, work.rows().0 as u64);
-                    stats.queue.record(now.since(work.submitted_at()));
-                    stats.request.record(at.since(work.submitted_at()));
+                    LaneStats::bump(&stats.inference_count, rows.0 as u64);
+                    stats.queue.record(now.since(submitted_at));
+                    stats.request.record(at.since(submitted_at));
                 }
                 Err(failure) => LaneStats::bump(&stats.failure[failure as usize], 1),
             }
-            completions.finish(work, outcome, alone);
         };
 
         // Those whose deadline passed while they waited are answered first, and not run.
@@ -69,7 +73,6 @@ impl Worker {
         }
         let mut end = now;
         if !works.is_empty() {
-            LaneStats::bump(&stats.closed[reason as usize], 1);
             let receipt = |work: &Work<'_>, stages: Stages, rows: u32| Receipt {
                 queue_ns: now.since(work.submitted_at()),
                 compute_input_ns: stages.input,
@@ -82,13 +85,14 @@ impl Worker {
             let total: u32 = works.iter().map(|w| w.rows().0 as u32).sum();
             let mut engine = Running { lane, kind: *kind, instance, sizes, worker_stats };
             match engine.attempt(&mut works, total, now) {
-                Ok((stages, at)) => {
-                    end = at;
+                Ok(ran) => {
+                    end = ran.end;
                     let alone = works.len() == 1;
                     for work in works.drain(..) {
-                        let receipt = receipt(&work, stages, total);
+                        let receipt = receipt(&work, ran.stages, total);
                         done(work, Ok(receipt), end, alone);
                     }
+                    engine.count(&ran);
                 }
                 Err(failure) if works.len() == 1 => {
                     end = clock::now();
@@ -102,22 +106,37 @@ impl Worker {
                     for work in works.drain(..) {
                         let rows = work.rows().0 as u32;
                         let mut alone = [work];
-                        let outcome = engine.attempt(&mut alone, rows, clock::now());
+                        let ran = engine.attempt(&mut alone, rows, clock::now());
                         let [work] = alone;
-                        let outcome = outcome.map(|(stages, _)| receipt(&work, stages, rows));
+                        let outcome = ran.as_ref().map(|ran| receipt(&work, ran.stages, rows));
                         end = clock::now();
-                        done(work, outcome, end, false);
+                        done(work, outcome.map_err(|failure| *failure), end, false);
+                        if let Ok(ran) = &ran {
+                            engine.count(ran);
+                        }
                     }
                 }
             }
+            LaneStats::bump(&stats.closed[reason as usize], 1);
         }
         completions.flush();
+        // Release, with the acquire in `settle`.
+        worker_stats.counting.store(0, Ordering::Release);
         let spent = end.since(now);
         LaneStats::bump(&worker_stats.busy_ns, spent.0);
         *virtual_time = virtual_time.saturating_add(spent.0 / lane.weight.max(1) as u64);
         worker_stats.phase.store(WorkerPhase::Idle as u64, Ordering::Relaxed);
         Some(end)
     }
+}
+
+/// A run that succeeded.
+struct Ran {
+    stages: Stages,
+    /// Position of the batch size that ran.
+    index: usize,
+    start: Nanos,
+    end: Nanos,
 }
 
 /// What a run needs of its lane.
@@ -131,13 +150,8 @@ struct Running<'a> {
 
 impl Running<'_> {
     /// Runs `works`, `rows` rows in all, on the smallest plan that holds them, from the instant
-    /// `start`. Also returns the instant at which it ended.
-    fn attempt(
-        &mut self,
-        works: &mut [Work<'_>],
-        rows: u32,
-        start: Nanos,
-    ) -> Result<(Stages, Nanos), Failure> {
+    /// `start`. What came of it is to be [counted](Self::count).
+    fn attempt(&mut self, works: &mut [Work<'_>], rows: u32, start: Nanos) -> Result<Ran, Failure> {
         let Some(instance) = self.instance.as_mut() else { return Err(Failure::ModelFailed) };
         let index = self.sizes.iter().position(|&s| s >= rows).ok_or(Failure::ModelFailed)?;
         let plan = PlanIndex(index);
@@ -149,7 +163,6 @@ impl Running<'_> {
                 staged(&mut **instance, plan, works)
             }
         }));
-        let stats = &self.lane.stats;
         match result {
             Ok(Ok([infer_from, infer_to, end])) => {
                 let stages = Stages {
@@ -157,13 +170,7 @@ impl Running<'_> {
                     infer: infer_to.since(infer_from),
                     output: end.since(infer_to),
                 };
-                stats.compute_input.record(stages.input);
-                stats.compute_infer.record(stages.infer);
-                stats.compute_output.record(stages.output);
-                LaneStats::bump(&stats.exec_count, 1);
-                LaneStats::bump(&stats.ran[index], 1);
-                self.lane.queue.service().observe(self.kind, index, end.since(start));
-                Ok((stages, end))
+                Ok(Ran { stages, index, start, end })
             }
             Ok(Err(_)) => Err(Failure::ModelFailed),
             Err(_panic) => {
@@ -177,6 +184,17 @@ impl Running<'_> {
                 Err(Failure::ModelPanicked)
             }
         }
+    }
+
+    /// Counts a run that succeeded.
+    fn count(&self, ran: &Ran) {
+        let stats = &self.lane.stats;
+        stats.compute_input.record(ran.stages.input);
+        stats.compute_infer.record(ran.stages.infer);
+        stats.compute_output.record(ran.stages.output);
+        LaneStats::bump(&stats.exec_count, 1);
+        LaneStats::bump(&stats.ran[ran.index], 1);
+        self.lane.queue.service().observe(self.kind, ran.index, ran.end.since(ran.start));
     }
 }
 
