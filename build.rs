@@ -1,4 +1,4 @@
-//! Tells the crate which sources its engine was built from.
+//! Tells the crate which sources its engine was built from, and at which optimisation.
 //!
 //! A compiled cache holds what the engine's code lays out, down to the order of fields, so a cache is good
 //! for the very sources that wrote it, and the version alone does not name them while they are worked on.
@@ -36,4 +36,7 @@ fn main() {
         }
     }
     println!("cargo::rustc-env=CORELANE_ENGINE_SOURCES={hash:016x}");
+    // A piece of work that is sized to the machine is sized to the optimiser too.
+    let level = std::env::var("OPT_LEVEL").unwrap_or_default();
+    println!("cargo::rustc-env=CORELANE_OPT_LEVEL={level}");
 }

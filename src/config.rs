@@ -27,6 +27,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// The path that means the lab's synthetic model; a directory of this name is `./synthetic`.
+pub const SYNTHETIC: &str = "synthetic";
 /// Longest time that a worker may be told to spin before it sleeps, in microseconds (one second).
 const SPIN_US_MAX: u64 = 1_000_000;
 /// Longest `drain_timeout_ms`, in milliseconds (one hour).
@@ -78,7 +80,7 @@ keys! {
     "realtime" "cpu_dma_latency_us" "microseconds" "as it is" "Longest time that an idle core may take to wake; costs power.";
     "realtime" "transparent_huge_pages" "\"system\" or \"off\"" "\"system\"" "`off` keeps the kernel from gathering small pages of this process.";
     "realtime" "refused" "\"error\" or \"run_on\"" "\"error\"" "What to do where the system refuses one of these. `stats` shows each as `wanted` and `got`.";
-    "model" "path" "path" "required" "A directory with a manifest, or a bare .onnx file; relative to the configuration file.";
+    "model" "path" "path" "required" "A directory with a manifest, or a bare .onnx file; relative to the configuration file. `synthetic` is the lab's model.";
     "model" "name" "text" "the manifest's" "Name that clients ask for.";
     "model" "engine" "\"plan\", \"tract\" or \"ort\"" "the manifest's" "What runs it.";
     "model" "providers" "list of texts" "the manifest's" "Where ONNX Runtime may compute, as in the manifest.";
@@ -462,7 +464,8 @@ fn model(table: Table<'_>, base: &Path) -> Result<ModelEntry, TomlError> {
         Ok(table.integer(key, 0, max as u64)?.map(|n| Micros(n as u32)))
     };
     let entry = ModelEntry {
-        path: base.join(path),
+        // The bare word is the lab's model, which lies in no directory.
+        path: if path == SYNTHETIC { path.into() } else { base.join(path) },
         name: table.text("name")?,
         engine: engine(&table)?,
         providers: match table.texts("providers")? {

@@ -12,6 +12,7 @@
 //! | [`scenario`] | MLPerf's scenarios as loads |
 //! | [`validity`] | what speaks against the figures |
 //! | [`overhead`] | the runtime's own cost beside bare floors |
+//! | [`synthetic`] | a model whose compute time is sized to the machine |
 //! | [`sample`] | medians and spreads |
 
 pub mod compare;
@@ -24,6 +25,7 @@ pub mod sample;
 pub mod saturate;
 pub mod scenario;
 pub mod schedule;
+pub mod synthetic;
 pub mod system;
 pub mod validity;
 pub mod watch;

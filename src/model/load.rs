@@ -321,7 +321,8 @@ impl Source {
                 let sizes: &[usize] =
                     if section.signature.batched { &manifest.batch_sizes } else { &[1] };
                 FakeEngine::new(section.signature.clone(), sizes, section.compute)
-                    .map(|fake| Box::new(fake.with_fault(section.fault)) as Box<dyn Engine>)
+                    .map(|fake| fake.with_work(section.work).with_fault(section.fault))
+                    .map(|fake| Box::new(fake) as Box<dyn Engine>)
             }
         };
         let engine =

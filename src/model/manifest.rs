@@ -32,7 +32,7 @@
 //! | `[fake]` | | shapes and times of the `fake` engine, see [`FakeSection`] |
 
 use crate::engine::EngineKind;
-use crate::engine::fake::{FakeCompute, FakeFault};
+use crate::engine::fake::{FakeCompute, FakeFault, FakeWork};
 use crate::engine::ort::OrtSettings;
 use crate::engine::ort::settings::parse_providers;
 use crate::limits::{
@@ -78,6 +78,8 @@ pub struct FakeSection {
     pub signature: Signature,
     /// How long a run takes.
     pub compute: FakeCompute,
+    /// What a run works. Not a key of the file: it is sized to a machine.
+    pub work: FakeWork,
     /// Which rows fail.
     pub fault: FakeFault,
 }
@@ -161,6 +163,20 @@ impl Manifest {
             return Self::read_toml(path);
         }
         Self::derived(path, None, base_name(path, true))
+    }
+
+    /// The manifest of a model that no file describes, run by the `fake` engine: all defaults.
+    ///
+    /// # Errors
+    /// `Name`, if requests can't call it so.
+    pub fn fake(name: &str, section: FakeSection) -> Result<Manifest, ModelError> {
+        let origin = Path::new(name);
+        let document = Document::parse(name, "")?;
+        let mut manifest = parse(&document.root(), name.into(), Path::new(""), origin)?;
+        manifest.dir = None;
+        manifest.engine = EngineKind::Fake;
+        manifest.fake = Some(section);
+        Ok(manifest)
     }
 
     /// The manifest of a bare ONNX file: all defaults.
@@ -425,7 +441,8 @@ fn fake_section(t: Table<'_>) -> Result<FakeSection, TomlError> {
     let fault =
         FakeFault { error_marker: marker("error_marker")?, panic_marker: marker("panic_marker")? };
     t.finish()?;
-    Ok(FakeSection { signature: Signature { inputs, outputs, batched }, compute, fault })
+    let signature = Signature { inputs, outputs, batched };
+    Ok(FakeSection { signature, compute, work: FakeWork::default(), fault })
 }
 
 fn tensor(t: Table<'_>) -> Result<TensorSpec, TomlError> {

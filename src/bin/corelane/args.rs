@@ -19,6 +19,10 @@ pub struct Cli {
     /// Log messages on standard error: off, error, warn, info, debug, trace.
     #[arg(long, global = true, value_name = "LEVEL", value_parser = parse_level)]
     pub log: Option<log::LevelFilter>,
+    /// Directory for what is measured once, the size of the model `synthetic`; default:
+    /// CORELANE_STATE_DIR, else corelane in XDG_STATE_HOME, else in ~/.local/state.
+    #[arg(long, global = true, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
 }
 
 /// The subcommands.
@@ -277,6 +281,8 @@ pub enum BenchEngine {
     Tract,
     /// ONNX Runtime, one thread.
     Ort,
+    /// The one of the model `synthetic`, and of no other.
+    Fake,
 }
 
 /// Arguments of `bench engine`.

@@ -2,7 +2,8 @@
 
 use crate::args::{BenchCommand, BenchEngine, BenchEngineArgs, BenchOverheadArgs};
 use crate::exit::{Code, Exit, Outcome};
-use crate::tensors;
+use crate::{models, tensors};
+use corelane::engine::fake::FakeEngine;
 use corelane::engine::ort::settings::parse_providers;
 use corelane::engine::{self, BackendReport, EngineKind, LoadRequest, PlanIndex};
 use corelane::lab::overhead::{self, Effort};
@@ -69,7 +70,7 @@ const BLOCK_RUNS: usize = 10;
 fn engine(args: &BenchEngineArgs) -> Outcome {
     let config = |e: &dyn std::fmt::Display| Exit::new(Code::Config, e);
     let failed = |e: engine::RunError| Exit::new(Code::Failure, e);
-    let manifest = Manifest::read(&args.model).map_err(|e| config(&e))?;
+    let manifest = models::manifest(&args.model)?;
     let core = match args.core {
         Some(core) => CoreId(core),
         None => {
@@ -77,12 +78,25 @@ fn engine(args: &BenchEngineArgs) -> Outcome {
             *allowed.last().ok_or_else(|| config(&"the scheduler allows no core"))?
         }
     };
-    let bytes = std::fs::read(&manifest.file)
-        .map_err(|e| config(&format_args!("{}: {e}", manifest.file.display())))?;
     let kind = match args.engine {
         BenchEngine::Plan => EngineKind::Plan,
         BenchEngine::Tract => EngineKind::Tract,
         BenchEngine::Ort => EngineKind::Ort,
+        BenchEngine::Fake => EngineKind::Fake,
+    };
+    let bytes = match (kind, &manifest.fake) {
+        (EngineKind::Fake, Some(_)) => Vec::new(),
+        (EngineKind::Fake, None) | (_, Some(_)) => {
+            let text = format!(
+                "model {} and engine {} do not go together: engine fake runs models without a file, \
+                 such as synthetic, and no other engine does",
+                manifest.name,
+                kind.name()
+            );
+            return Err(Exit::new(Code::Usage, text));
+        }
+        (_, None) => std::fs::read(&manifest.file)
+            .map_err(|e| config(&format_args!("{}: {e}", manifest.file.display())))?,
     };
     let mut settings = manifest.ort.clone();
     settings.library.clone_from(&args.onnxruntime);
@@ -102,9 +116,14 @@ fn engine(args: &BenchEngineArgs) -> Outcome {
     };
     // Pinned before the engine looks at the machine, as a worker is.
     affinity::pin(core).map_err(|e| config(&e))?;
-    let engine = match kind {
-        EngineKind::Ort => engine::ort::load(&request, &settings),
-        kind => engine::load(kind, &request),
+    let engine = match (kind, &manifest.fake) {
+        (EngineKind::Ort, _) => engine::ort::load(&request, &settings),
+        (EngineKind::Fake, Some(fake)) => {
+            let sizes: &[usize] = if fake.signature.batched { &batches } else { &[1] };
+            FakeEngine::new(fake.signature.clone(), sizes, fake.compute)
+                .map(|engine| Box::new(engine.with_work(fake.work)) as Box<dyn engine::Engine>)
+        }
+        (kind, _) => engine::load(kind, &request),
     }
     .map_err(|e| config(&e))?;
     if engine.batch_sizes() != batches {

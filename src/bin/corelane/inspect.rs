@@ -2,10 +2,10 @@
 
 use crate::args::InspectArgs;
 use crate::exit::{Code, Exit, Outcome};
-use crate::tensors;
+use crate::{models, tensors};
 use corelane::engine::{BackendReport, BackendUse, PlanIndex, Profile};
 use corelane::model::load::TensorInfo;
-use corelane::model::{CacheState, Inspection, LoadedModel, Manifest};
+use corelane::model::{CacheState, Inspection, LoadedModel};
 
 /// Runs of the first batch size that `--plan` times.
 const TIMED_RUNS: usize = 20;
@@ -21,7 +21,7 @@ struct Report {
 
 /// Runs the command.
 pub fn run(args: &InspectArgs) -> Outcome {
-    let mut manifest = Manifest::read(&args.model).map_err(|e| Exit::new(Code::Config, e))?;
+    let mut manifest = models::manifest(&args.model)?;
     manifest.cache_dir.clone_from(&args.cache);
     let model = LoadedModel::load(manifest).map_err(|e| Exit::new(Code::Config, e))?;
     let mut report = Report { inspection: model.inspect(), profile: None };

@@ -42,6 +42,7 @@ fn main() -> ExitCode {
         }
     };
     logger::install(cli.log.unwrap_or(log::LevelFilter::Warn));
+    models::set_state_dir(cli.state_dir.as_deref());
     let outcome = match &cli.command {
         args::Command::Demo(args) => demo::run(args),
         args::Command::Serve(args) => serve::run(args, cli.log),

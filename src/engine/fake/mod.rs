@@ -1,4 +1,5 @@
-//! Engine `fake`: a fixed compute time, answers that tell whose row they are, and faults on demand.
+//! Engine `fake`: a fixed compute time or a fixed piece of work, answers that tell whose row they are, and
+//! faults on demand.
 //!
 //! Each output row repeats (or truncates) the bytes of the same row of an input, so a test sees at
 //! once whether rows were crossed. Nothing is allocated after [`Engine::instance`].
@@ -33,12 +34,47 @@ pub struct FakeFault {
     pub panic_marker: Option<u8>,
 }
 
+/// Work of a run, in rounds of [`grind`]: what a core does in earnest, where [`FakeCompute`] only lets
+/// time pass. A slower core takes longer for it, and two on one core take twice as long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FakeWork {
+    /// For each run.
+    pub rounds_per_run: u64,
+    /// For each row of the plan.
+    pub rounds_per_row: u64,
+}
+
+impl FakeWork {
+    /// Rounds of a run over `rows` rows.
+    fn of(self, rows: usize) -> u64 {
+        self.rounds_per_run + self.rounds_per_row * rows as u64
+    }
+}
+
+/// Lanes of [`grind`]: enough for several vector registers, and few enough to stay in them.
+const GRIND_LANES: usize = 32;
+
+/// Multiply-adds on registers, `rounds` times over 32 lanes; returns their sum, so that
+/// no compiler leaves them out. It touches no memory, so that cores do not hinder each other.
+pub fn grind(rounds: u64) -> f32 {
+    let mut lanes: [f32; GRIND_LANES] = std::array::from_fn(|n| n as f32);
+    // Unknown to the compiler; the lanes go towards 1 and never become subnormal.
+    let (factor, add) = std::hint::black_box((0.999_f32, 0.001_f32));
+    for _ in 0..rounds {
+        for lane in &mut lanes {
+            *lane = *lane * factor + add;
+        }
+    }
+    std::hint::black_box(lanes).iter().sum()
+}
+
 /// The engine: see the module's documentation.
 #[derive(Debug, Clone)]
 pub struct FakeEngine {
     signature: Signature,
     batch_sizes: Vec<usize>,
     compute: FakeCompute,
+    work: FakeWork,
     fault: FakeFault,
 }
 
@@ -71,7 +107,14 @@ impl FakeEngine {
             return Err(EngineError::new(EngineErrorKind::Batch, message));
         }
         let batch_sizes = batch_sizes.to_vec();
-        Ok(FakeEngine { signature, batch_sizes, compute, fault: FakeFault::default() })
+        let (work, fault) = Default::default();
+        Ok(FakeEngine { signature, batch_sizes, compute, work, fault })
+    }
+
+    /// The same with work beside the time that passes.
+    pub fn with_work(mut self, work: FakeWork) -> Self {
+        self.work = work;
+        self
     }
 
     /// The same with rows that fail, for tests.
@@ -126,6 +169,7 @@ impl Engine for FakeEngine {
             input_row_bytes: row_bytes(&self.signature.inputs),
             output_row_bytes: row_bytes(&self.signature.outputs),
             run_ns: self.batch_sizes.iter().map(|&rows| self.compute.of(rows)).collect(),
+            run_rounds: self.batch_sizes.iter().map(|&rows| self.work.of(rows)).collect(),
             fault: self.fault,
         }))
     }
@@ -165,6 +209,8 @@ struct FakeInstance {
     output_row_bytes: Vec<usize>,
     /// By plan.
     run_ns: Vec<Nanos>,
+    /// By plan.
+    run_rounds: Vec<u64>,
     fault: FakeFault,
 }
 
@@ -216,6 +262,17 @@ fn wait(span: Nanos) {
     }
 }
 
+impl FakeInstance {
+    fn spend(&self, plan: PlanIndex) {
+        wait(self.run_ns[plan.0]);
+        let rounds = self.run_rounds[plan.0];
+        // A model that only takes its time stays the floor that others are compared with.
+        if rounds > 0 {
+            std::hint::black_box(grind(rounds));
+        }
+    }
+}
+
 /// Fills each output row with the bytes of its input row, again and again until it is full.
 fn echo(input: &[u8], in_row: usize, output: &mut [u8], out_row: usize) {
     if in_row == out_row && input.len() == output.len() {
@@ -234,7 +291,7 @@ impl Instance for FakeInstance {
     }
 
     fn infer(&mut self, plan: PlanIndex) -> Result<(), RunError> {
-        wait(self.run_ns[plan.0]);
+        self.spend(plan);
         let mut injected = None;
         let first = self.inputs[plan.0][0].get_mut();
         for row in first.chunks_exact_mut(self.input_row_bytes[0]) {
@@ -266,7 +323,7 @@ impl Instance for FakeInstance {
         inputs: &[&[u8]],
         outputs: &mut [&mut [u8]],
     ) -> Result<(), RunError> {
-        wait(self.run_ns[plan.0]);
+        self.spend(plan);
         if self.fault.is_asked_for() {
             for row in inputs[0].chunks_exact(self.input_row_bytes[0]) {
                 if let Some(fault) = self.fault.of(row[0]) {

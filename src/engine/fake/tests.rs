@@ -82,3 +82,29 @@ fn senseless_settings_are_refused() {
     let empty = Signature { inputs: vec![tensor("x", DType::F32, &[0])], ..signature() };
     assert_eq!(kind(empty, &[1]), EngineErrorKind::Limit);
 }
+
+#[test]
+fn work_is_done_in_earnest_and_ends_near_one() {
+    let begin: f32 = (0..32).sum::<i32>() as f32;
+    assert_eq!(grind(0), begin);
+    // x -> 0.999 x + 0.001 brings every lane nearer to 1.
+    let (some, more, most) = (grind(100), grind(1000), grind(100_000));
+    assert!(begin > some && some > more && more > most, "{some} {more} {most}");
+    assert!((most - 32.0).abs() < 0.01, "{most}");
+}
+
+#[test]
+fn an_engine_that_works_still_answers_with_its_rows() {
+    let signature = Signature {
+        inputs: vec![tensor("x", DType::U8, &[4])],
+        outputs: vec![tensor("y", DType::U8, &[4])],
+        batched: true,
+    };
+    let engine = FakeEngine::new(signature, &[1, 2], FakeCompute::default())
+        .unwrap()
+        .with_work(FakeWork { rounds_per_run: 10, rounds_per_row: 5 });
+    let mut instance = engine.instance().unwrap();
+    instance.input_mut(PlanIndex(1), 0).copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
+    instance.infer(PlanIndex(1)).unwrap();
+    assert_eq!(instance.output(PlanIndex(1), 0), [1, 2, 3, 4, 5, 6, 7, 8]);
+}
