@@ -28,6 +28,8 @@ const PATIENCE: Nanos = Nanos(10_000_000_000);
 const CLOSED_PER_S: f64 = 200_000.0;
 /// In flight in this process.
 const LOCAL_IN_FLIGHT: usize = 4096;
+/// How long a generator sleeps that shares a core with a worker.
+const LOCAL_NAP: Nanos = Nanos(50_000);
 /// Steps of the yardstick's work: some milliseconds.
 const YARDSTICK_STEPS: u32 = 2_000_000;
 /// Times that it is done.
@@ -235,14 +237,15 @@ impl Bench {
         let rows_max = handle.max_request_rows().0;
         let stats = client.clone();
         let probe = move || serde_json::to_value(stats.stats()).ok();
+        let workers: Vec<u16> = client.stats().workers.iter().filter_map(|w| w.core).collect();
         let connect = move |payloads: Arc<Payloads>, how: &Sending| {
-            let port = LocalPort::new(
-                handle.clone(),
-                payloads,
-                how.timeout,
-                how.priority,
-                LOCAL_IN_FLIGHT,
-            );
+            let (timeout, priority) = (how.timeout, how.priority);
+            let handle = handle.clone();
+            let mut port = LocalPort::new(handle, payloads, timeout, priority, LOCAL_IN_FLIGHT);
+            // Spinning would take the core from the worker.
+            if how.core.map_or(!workers.is_empty(), |core| workers.contains(&core.0)) {
+                port = port.napping(LOCAL_NAP);
+            }
             Ok(Box::new(port) as Box<dyn Port>)
         };
         let mut bench = Bench::new(

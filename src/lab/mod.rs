@@ -10,12 +10,15 @@
 //! | [`history`] | a metric over many runs |
 //! | [`saturate`] | the highest rate within a latency bound |
 //! | [`scenario`] | MLPerf's scenarios as loads |
+//! | [`tune`] | the settings that serve a given load best |
 //! | [`validity`] | what speaks against the figures |
+//! | [`device`] | the standard card of a board |
 //! | [`overhead`] | the runtime's own cost beside bare floors |
 //! | [`synthetic`] | a model whose compute time is sized to the machine |
 //! | [`sample`] | medians and spreads |
 
 pub mod compare;
+pub mod device;
 pub mod drive;
 pub mod history;
 pub mod load;
@@ -27,5 +30,6 @@ pub mod scenario;
 pub mod schedule;
 pub mod synthetic;
 pub mod system;
+pub mod tune;
 pub mod validity;
 pub mod watch;

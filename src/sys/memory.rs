@@ -144,8 +144,17 @@ fn faults_of(stat: &str) -> Option<u64> {
 
 /// Bytes of this process that are in memory; `None` where the system does not say.
 pub fn resident_bytes() -> Option<usize> {
+    status_bytes("VmRSS:")
+}
+
+/// The most bytes of this process that were in memory at once; `None` where the system does not say.
+pub fn peak_resident_bytes() -> Option<usize> {
+    status_bytes("VmHWM:")
+}
+
+fn status_bytes(field: &str) -> Option<usize> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+    let line = status.lines().find(|line| line.starts_with(field))?;
     let kib: usize = line.split_whitespace().nth(1)?.parse().ok()?;
     kib.checked_mul(1024)
 }

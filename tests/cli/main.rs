@@ -5,6 +5,7 @@ mod board;
 mod lab;
 mod serve;
 mod support;
+mod sweeps;
 
 use corelane::model::npy;
 use corelane::units::DType;

@@ -1,5 +1,10 @@
 //! The arguments, as clap reads them. Plain data: what they mean is in each command's file.
 
+#[path = "args_lab.rs"]
+mod lab;
+
+pub use lab::{BenchContentionArgs, BenchDeviceArgs, TuneArgs};
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use corelane::client::Address;
 use corelane::config::{parse_cores, parse_idle, parse_wish};
@@ -49,6 +54,8 @@ pub enum Command {
     Load(LoadArgs),
     /// Finds the highest rate that holds a latency bound.
     Saturate(SaturateArgs),
+    /// Finds the settings that serve a given load best, and writes them down.
+    Tune(TuneArgs),
     /// Compares two runs of `load`, and holds the second against a gate.
     Compare(CompareArgs),
     /// Shows a metric over the runs in a directory.
@@ -270,6 +277,10 @@ pub enum BenchCommand {
     Engine(BenchEngineArgs),
     /// Compares the runtime's own cost with bare floors, with a model that computes nothing.
     Overhead(BenchOverheadArgs),
+    /// Shows latency against requests in flight, with one worker and with all.
+    Contention(BenchContentionArgs),
+    /// Measures the standard card of a board, in under five minutes.
+    Device(BenchDeviceArgs),
 }
 
 /// The engines that can be timed.

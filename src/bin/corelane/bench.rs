@@ -2,7 +2,7 @@
 
 use crate::args::{BenchCommand, BenchEngine, BenchEngineArgs, BenchOverheadArgs};
 use crate::exit::{Code, Exit, Outcome};
-use crate::{models, tensors};
+use crate::{contention, device, models, tensors};
 use corelane::engine::fake::FakeEngine;
 use corelane::engine::ort::settings::parse_providers;
 use corelane::engine::{self, BackendReport, EngineKind, LoadRequest, PlanIndex};
@@ -22,6 +22,8 @@ pub fn run(command: &BenchCommand) -> Outcome {
     match command {
         BenchCommand::Engine(args) => engine(args),
         BenchCommand::Overhead(args) => overhead(args),
+        BenchCommand::Contention(args) => contention::run(args),
+        BenchCommand::Device(args) => device::run(args),
     }
 }
 

@@ -53,6 +53,20 @@ pub fn open_at(args: &BenchTargetArgs, address: &Address) -> Result<Opened, Exit
     ready(args, bench, None, None)
 }
 
+/// The only model of a configuration, in this process, with the golden rows of its directory; the
+/// generator is on the first core without a worker, if there is one.
+pub fn in_process(config: &Config, warm_up: Nanos) -> Result<Opened, Exit> {
+    let runtime = serve::build(config)?;
+    let client = runtime.client();
+    let name = only(client.models().map(str::to_owned).collect())?;
+    let mut bench = Bench::local(&client, &name).map_err(|e| failed(&e))?;
+    fill(&mut bench, &[], config.models.first().map(|m| m.path.as_path()))?;
+    let core = bench.free_core();
+    bench.target.generator_core = core.map(|c| c.0);
+    let how = Sending { core, warm_up, ..Sending::default() };
+    Ok(Opened { bench, how, runtime: Some(runtime) })
+}
+
 fn ready(
     args: &BenchTargetArgs,
     mut bench: Bench,

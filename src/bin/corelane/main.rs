@@ -5,7 +5,9 @@ mod bench;
 mod bench_target;
 mod board;
 mod compare;
+mod contention;
 mod demo;
+mod device;
 mod doctor;
 mod endpoint;
 mod exit;
@@ -16,12 +18,14 @@ mod load;
 mod logger;
 mod magika;
 mod models;
+mod progress;
 mod saturate;
 mod serve;
 mod stats;
 mod supervisor;
 mod target;
 mod tensors;
+mod tune;
 
 use clap::Parser;
 use corelane::sys::alloc::CountingAllocator;
@@ -54,6 +58,7 @@ fn main() -> ExitCode {
         args::Command::Bench(command) => bench::run(command),
         args::Command::Load(args) => load::run(args),
         args::Command::Saturate(args) => saturate::run(args),
+        args::Command::Tune(args) => tune::run(args),
         args::Command::Compare(args) => compare::run(args),
         args::Command::History(args) => compare::history(args),
         args::Command::Doctor(args) => doctor::run(args),

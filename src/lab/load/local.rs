@@ -6,8 +6,8 @@ use crate::sys::clock;
 use crate::sys::sync::{Arc, spin_turn};
 use crate::units::{Micros, Nanos, Priority};
 
-/// A model in this process. It never sleeps, since it waits for many answers at once: give its
-/// thread a core of its own.
+/// A model in this process. It looks for many answers at once and does not sleep: give its thread a
+/// core of its own, or let it [nap](LocalPort::napping).
 pub struct LocalPort {
     model: ModelHandle,
     payloads: Arc<Payloads>,
@@ -17,6 +17,7 @@ pub struct LocalPort {
     /// Ends that were known at submission.
     refused: Vec<(u32, End, Nanos)>,
     in_flight_max: usize,
+    nap: Option<Nanos>,
 }
 
 impl LocalPort {
@@ -36,7 +37,15 @@ impl LocalPort {
             pending: Vec::with_capacity(in_flight_max),
             refused: Vec::with_capacity(in_flight_max),
             in_flight_max,
+            nap: None,
         }
+    }
+
+    /// The same for a thread that shares its core with a worker: it sleeps for `nap` at most between
+    /// two looks, and an answer may be seen so much later than it came.
+    pub fn napping(mut self, nap: Nanos) -> LocalPort {
+        self.nap = Some(nap);
+        self
     }
 }
 
@@ -94,7 +103,12 @@ impl Port for LocalPort {
         Ok(())
     }
 
-    fn wait(&mut self, _: Nanos) {
+    fn wait(&mut self, until: Nanos) {
+        if let Some(nap) = self.nap {
+            let left = until.since(clock::now()).min(nap);
+            std::thread::sleep(std::time::Duration::from_nanos(left.0));
+            return;
+        }
         // A worker may share this core where there is only one.
         std::thread::yield_now();
         spin_turn();

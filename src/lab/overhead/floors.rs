@@ -4,7 +4,7 @@ use crate::sys::affinity;
 use crate::sys::clock;
 use crate::sys::futex::WaitWord;
 use crate::sys::sync::{Arc, AtomicBool, Ordering, spin_turn};
-use crate::units::CoreId;
+use crate::units::{CoreId, Nanos};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
@@ -101,6 +101,48 @@ pub fn ping_pong(
     set(&ping, END, Waiting::Parked);
     let _ = partner.join();
     times
+}
+
+/// How long a thread that sleeps takes to run again, each in nanoseconds: from just before it is woken
+/// until it has the clock in its hand. Between two wake-ups it is left alone, so that its core idles.
+///
+/// # Errors
+/// A pin did not take.
+pub fn wake_up(
+    waker: CoreId,
+    sleeper: CoreId,
+    iterations: usize,
+) -> Result<Vec<u64>, affinity::AffinityError> {
+    const REST: std::time::Duration = std::time::Duration::from_micros(200);
+    let word = Arc::new(WaitWord::new(0));
+    let theirs = word.clone();
+    let asleep = std::thread::spawn(move || -> Result<Vec<Nanos>, affinity::AffinityError> {
+        let _pinned = affinity::pin(sleeper)?;
+        let mut seen = 0;
+        let mut woken = Vec::with_capacity(iterations);
+        for _ in 0..iterations {
+            seen = await_value(&theirs, seen, Waiting::Parked);
+            woken.push(clock::now());
+        }
+        Ok(woken)
+    });
+    let called = on_core(waker, || {
+        let mut called = Vec::with_capacity(iterations);
+        for n in 1..=iterations as u32 {
+            std::thread::sleep(REST);
+            if asleep.is_finished() {
+                break;
+            }
+            called.push(clock::now());
+            set(&word, n, Waiting::Parked);
+        }
+        called
+    })?;
+    let woken: Vec<_> = match asleep.join() {
+        Ok(woken) => woken?,
+        Err(panic) => std::panic::resume_unwind(panic),
+    };
+    Ok(woken.iter().zip(&called).map(|(woken, called)| woken.since(*called).0).collect())
 }
 
 /// Round trips of a raw blocking Unix socket echo of `bytes` bytes each way, in nanoseconds.

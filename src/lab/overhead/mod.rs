@@ -9,7 +9,9 @@ mod floors;
 mod inproc;
 mod socket;
 
-pub use floors::{Waiting, ping_pong, unix_echo};
+pub(crate) use floors::on_core;
+pub use floors::{Waiting, ping_pong, unix_echo, wake_up};
+pub(crate) use inproc::echo_model;
 
 use super::sample::{Spread, percentile};
 use crate::runtime::ModelSetup;
