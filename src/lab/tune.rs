@@ -35,6 +35,8 @@ pub const TRIAL_S_MIN: f64 = 0.3;
 const TRIAL_S_MAX: f64 = 5.0;
 /// Part of the budget that the first measurements may take.
 const SCREEN_SHARE: f64 = 0.6;
+/// Part of the budget that is planned for; measurements do not take the same time to the hair.
+const PLANNED_SHARE: f64 = 0.95;
 
 /// Settings that are tried.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -185,12 +187,14 @@ impl Budget {
             return Err(BudgetError::Candidates { found: candidates });
         }
         let screens = (candidates * SCREENS) as f64;
-        let room = budget_s * SCREEN_SHARE / screens - beside_s;
+        let more = (REPEATS - SCREENS) as f64;
+        // Two finalists at least: one has nothing to be compared with.
+        let room = (budget_s * SCREEN_SHARE / screens)
+            .min(budget_s * PLANNED_SHARE / (screens + 2.0 * more))
+            - beside_s;
         let trial = trial_s.unwrap_or_else(|| room.clamp(TRIAL_S_MIN, TRIAL_S_MAX));
         let cost = trial + beside_s;
-        let more = (REPEATS - SCREENS) as f64;
         let left = budget_s - screens * cost;
-        // Two finalists at least: one has nothing to be compared with.
         let finalists = (left / (more * cost)).floor().max(0.0) as usize;
         if finalists < 2 {
             return Err(BudgetError::TooShort {

@@ -2,7 +2,7 @@
 
 use crate::support::{Ran, Scratch, Server, program, run};
 use corelane::config::{Config, Workers};
-use corelane::lab::run::{Run, folder};
+use corelane::lab::run::{Run, SCHEMA, folder};
 use corelane::units::CoreId;
 use serde_json::Value;
 use std::path::Path;
@@ -112,13 +112,14 @@ fn tune_writes_what_serve_reads_and_overwrites_nothing() {
     let candidates = told["candidates"].as_array().unwrap();
     assert_eq!(candidates.len(), 2);
     for candidate in candidates {
-        assert_eq!(candidate["trials"].as_array().unwrap().len(), 5, "{candidate}");
+        assert!(candidate["trials"].as_array().unwrap().len() >= 2, "{candidate}");
     }
     for file in ["tune.json", "frontier.plotly.json", "report.html"] {
         assert!(Path::new(&format!("{report}/{file}")).is_file(), "{file}");
     }
     if ran.code == 0 {
         let chosen = candidates.iter().find(|c| c["chosen"] == true).unwrap();
+        assert_eq!(chosen["trials"].as_array().unwrap().len(), 5, "{chosen}");
         let text = std::fs::read_to_string(&out).unwrap();
         assert!(text.starts_with("# Written by corelane tune for 40 poisson requests/s"), "{text}");
         let config = Config::read(Path::new(&out)).unwrap();
@@ -237,7 +238,8 @@ fn runs_of_other_models_or_inputs_are_refused_with_the_difference() {
         .says(2, "the runs differ in the model: fake in the base, other in the new one");
     with(&|r| r.target.signature = "x float32 (3)".into()).says(2, "differ in the model's inputs");
     with(&|r| r.series[0].name = "ramp".into()).says(2, "no series in common: poisson in the base");
-    with(&|r| r.schema = 2).says(2, "schema 2; this version reads schema 1");
-    scratch.write("new/metrics.json", "{\"kind\":\"corelane-run\",\"schema\":1}");
+    let (this, next) = (SCHEMA, SCHEMA + 1);
+    with(&|r| r.schema = next).says(2, &format!("schema {next}; this version reads schema {this}"));
+    scratch.write("new/metrics.json", format!("{{\"kind\":\"corelane-run\",\"schema\":{this}}}"));
     run(&["compare", &base, &new]).says(2, "is not a run's folder: metrics.json is damaged");
 }

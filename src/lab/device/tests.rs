@@ -2,9 +2,11 @@ use super::*;
 use crate::board::Board;
 use crate::engine::fake::FakeCompute;
 use crate::lab::overhead::echo_model;
+use crate::units::Rows;
 
 fn model() -> CardModel {
-    let setup = echo_model(16, &[1, 2, 4], FakeCompute::default()).unwrap();
+    let mut setup = echo_model(16, &[1, 2, 4], FakeCompute::default()).unwrap();
+    setup.max_request_rows = Rows(4);
     CardModel { setup, load: Nanos(5), rows: vec![vec![3; 16]], golden: false }
 }
 
