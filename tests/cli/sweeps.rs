@@ -71,9 +71,10 @@ fn ran(args: &[&str]) -> Ran {
 #[test]
 fn a_contention_curve_has_a_run_for_one_worker_and_one_for_all() {
     let scratch = Scratch::new();
-    let model = scratch.fake("m", 400, "name = 'fake'");
+    // Long enough that what a busy machine adds to it does not hide the queue.
+    let model = scratch.fake("m", 15_000, "name = 'fake'");
     let out = scratch.path("curve");
-    let curve = ["bench", "contention", &model, "--concurrency", "1,4", "--duration", "0.2"];
+    let curve = ["bench", "contention", &model, "--concurrency", "1,4", "--duration", "0.5"];
     let told = ran(&[&curve[..], &["--repeats", "1", "--out", &out, "--label", "abc"]].concat());
     assert!(told.out.contains("one-worker: workers on cores"), "{told:?}");
     assert!(told.out.contains("slope of log p50 over log concurrency"), "{told:?}");

@@ -4,7 +4,7 @@ use crate::sys::affinity;
 use crate::sys::clock;
 use crate::sys::futex::WaitWord;
 use crate::sys::sync::{Arc, AtomicBool, Ordering, spin_turn};
-use crate::units::{CoreId, Nanos};
+use crate::units::CoreId;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
@@ -114,34 +114,35 @@ pub fn wake_up(
     iterations: usize,
 ) -> Result<Vec<u64>, affinity::AffinityError> {
     const REST: std::time::Duration = std::time::Duration::from_micros(200);
-    let word = Arc::new(WaitWord::new(0));
-    let theirs = word.clone();
-    let asleep = std::thread::spawn(move || -> Result<Vec<Nanos>, affinity::AffinityError> {
-        let _pinned = affinity::pin(sleeper)?;
-        let mut seen = 0;
+    let (call, answer) = (Arc::new(WaitWord::new(0)), Arc::new(WaitWord::new(0)));
+    let (their_call, their_answer) = (call.clone(), answer.clone());
+    let (ready, started) = std::sync::mpsc::channel();
+    let asleep = std::thread::spawn(move || {
+        let pinned = affinity::pin(sleeper);
+        let ok = pinned.is_ok();
+        let _ = ready.send(pinned.map(drop));
         let mut woken = Vec::with_capacity(iterations);
-        for _ in 0..iterations {
-            seen = await_value(&theirs, seen, Waiting::Parked);
+        let mut seen = 0;
+        while ok && woken.len() < iterations {
+            seen = await_value(&their_call, seen, Waiting::Parked);
             woken.push(clock::now());
+            // So that no call is made before the last one was heard.
+            set(&their_answer, seen, Waiting::Parked);
         }
-        Ok(woken)
+        woken
     });
+    started.recv().unwrap_or(Err(affinity::AffinityError::Unreadable(0)))?;
     let called = on_core(waker, || {
         let mut called = Vec::with_capacity(iterations);
         for n in 1..=iterations as u32 {
             std::thread::sleep(REST);
-            if asleep.is_finished() {
-                break;
-            }
             called.push(clock::now());
-            set(&word, n, Waiting::Parked);
+            set(&call, n, Waiting::Parked);
+            await_value(&answer, n - 1, Waiting::Parked);
         }
         called
     })?;
-    let woken: Vec<_> = match asleep.join() {
-        Ok(woken) => woken?,
-        Err(panic) => std::panic::resume_unwind(panic),
-    };
+    let woken = asleep.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     Ok(woken.iter().zip(&called).map(|(woken, called)| woken.since(*called).0).collect())
 }
 
