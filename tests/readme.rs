@@ -112,6 +112,18 @@ fn the_test_command_is_the_one_that_ci_runs() {
 }
 
 #[test]
+fn the_commands_for_a_microcontroller_are_the_ones_that_ci_runs() {
+    let script = read(".ci/run").replace("\\\n", " ");
+    let script = script.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = read("boards/lm3s6965evb/README.md");
+    let commands: Vec<_> = blocks(&text, "console").iter().map(|b| b.trim().to_owned()).collect();
+    assert_eq!(commands.len(), 2);
+    for command in commands {
+        assert!(script.contains(&command), "CI does not run {command:?}");
+    }
+}
+
+#[test]
 fn every_toml_block_is_read_by_its_parser() {
     let scratch = Scratch::new("readme-toml");
     let mut seen = [0; 4];

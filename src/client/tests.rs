@@ -1,7 +1,12 @@
 use super::*;
+use crate::client::serial::SerialClient;
 use crate::units::*;
+use crate::wire::link::LinkOptions;
 use crate::wire::{self, HEAD_BYTES_MAX, Reply, ServerLimits};
+use embedded_time::fraction::Fraction;
 use proptest::prelude::*;
+use std::cell::Cell;
+use std::convert::Infallible;
 
 fn frame(reply: &Reply<'_>, payload: &[u8]) -> Vec<u8> {
     let mut out = [0; HEAD_BYTES_MAX];
@@ -167,6 +172,36 @@ fn addresses_are_read() {
         assert!(bad.parse::<Address>().is_err(), "{bad}");
     }
     assert_eq!("tcp:a:1".parse::<Address>().unwrap().to_string(), "tcp:a:1");
+}
+
+/// A clock of 32 bits that stands where it is put.
+struct Hand<'a>(&'a Cell<u32>);
+
+impl embedded_time::Clock for Hand<'_> {
+    type T = u32;
+    const SCALING_FACTOR: Fraction = Fraction::new(1, 1_000_000);
+    fn try_now(&self) -> Result<embedded_time::Instant<Self>, embedded_time::clock::Error> {
+        Ok(embedded_time::Instant::new(self.0.get()))
+    }
+}
+
+#[test]
+fn a_clock_may_wrap_around_and_does_not_leap_when_it_steps_back() {
+    let hand = Cell::new(u32::MAX - 9);
+    let options = LinkOptions::new(115_200);
+    let mut client = SerialClient::new(Hand(&hand), options, [0; 64], [0; 64], 1).unwrap();
+    let mut now = |at: u32| {
+        hand.set(at);
+        client.now::<Infallible>().unwrap()
+    };
+    assert_eq!(now(u32::MAX - 9), 0);
+    assert_eq!(now(u32::MAX), 9);
+    assert_eq!(now(990), 1_000, "over the wrap");
+    assert_eq!(now(900), 1_000, "a step back");
+    assert_eq!(now(910), 1_010);
+    assert_eq!(now(u32::MAX - 50), 1_010, "a step back over the wrap");
+    assert_eq!(now(0), 1_061);
+    assert_eq!(now(3_000_000_000), 3_000_001_061, "50 minutes");
 }
 
 proptest! {

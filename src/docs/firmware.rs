@@ -51,6 +51,20 @@
 #![doc = include_str!("../../examples/cpp/embed.cpp")]
 //! ```
 //!
+//! # A microcontroller
+//! No OS, no heap: it asks a server on the board over a UART (`corelane serve --serial`), by
+//! [`client::serial`](crate::client::serial) over a protocol that repairs what the line damages
+//! ([`wire::link`](crate::wire::link)).
+//!
+//! ```toml
+//! [dependencies]
+//! corelane = { path = "../corelane", default-features = false, features = ["defmt"] }
+//! ```
+//!
+//! `boards/lm3s6965evb` is a whole firmware for a Cortex-M3, which runs in QEMU, with its own README. In C
+//! it is one file, `examples/c/corelane_client.h`, C99 without anything but `<string.h>`. CI joins both to a
+//! real server over lines that flip and drop bytes.
+//!
 //! # What to know before it is on a device
 //! **Three ways to an answer.** *Blocking*: one call that copies in and out
 //! (`corelane_model_infer`), or fill, `submit`, `wait`. *Polled*: `submit`, then `poll` whenever it

@@ -4,7 +4,8 @@ use core::mem::size_of;
 use embedded_time::Clock;
 
 /// A clock whose ticks may be of any length and wrap around; it must be read at least once per wrap
-/// while a request is in flight.
+/// while a request is in flight. A step back, as a driver's race between counter and interrupt makes
+/// it, counts as no time at all: taken for a wrap, it would end every deadline at once.
 #[derive(Debug)]
 pub(super) struct Ticks<C: Clock> {
     clock: C,
@@ -37,7 +38,10 @@ where
     pub fn now(&mut self) -> Result<u64, embedded_time::clock::Error> {
         let ticks: u64 = self.clock.try_now()?.duration_since_epoch().integer().into();
         let elapsed = ticks.wrapping_sub(self.last.unwrap_or(ticks));
-        let elapsed = if size_of::<C::T>() == 4 { elapsed & 0xFFFF_FFFF } else { elapsed };
+        let range = if size_of::<C::T>() == 4 { u64::from(u32::MAX) } else { u64::MAX };
+        let elapsed = elapsed & range;
+        // Back by less than a 256th of the range: no clock is left alone until so shortly before its wrap.
+        let elapsed = if elapsed > range - range / 256 { 0 } else { elapsed };
         self.last = Some(ticks);
         let (above, below) = Self::MICROS;
         match elapsed.checked_mul(above).and_then(|scaled| scaled.checked_add(self.rest)) {
