@@ -53,7 +53,7 @@ fn setups() -> Vec<ModelSetup> {
         manifest.batch_sizes = vec![1, 2, 4];
         manifest.preferred_batch_size.clear();
         manifest.limit_batches(4);
-        manifest.max_queue_size = 8;
+        manifest.max_queue_size = Some(8);
         manifest.max_request_rows = 2;
         let loaded = LoadedModel::load(manifest).unwrap_or_else(|e| panic!("{path:?}: {e}"));
         assert!(loaded.engine.describe().allocation_free, "{path:?} has a step that allocates");
