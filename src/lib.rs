@@ -32,7 +32,7 @@
 //! | `queue` | slots, rings, admission, who sleeps | `sys`, `model`'s signature |
 //! | `sys` | affinity, clock, memory, allocators, futex, the door to atomics | nothing |
 //! | [`client`] | sans-I/O session, and its adapters for sockets and serial lines | [`wire`] |
-//! | [`wire`] | protocol v1: the specification, and its code; [`wire::link`] for serial lines | nothing |
+//! | [`wire`] | the protocol: the specification, and its code; [`wire::link`] for serial lines | nothing |
 //! | [`units`], [`limits`] | numbers that say what they are, and every bound | nothing |
 //!
 //! `tests/tidy.rs` holds the sources against this: who imports whom, that unsafe code stays in

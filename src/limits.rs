@@ -37,6 +37,11 @@ pub const AUTH_KEY_BYTES_MAX: usize = 1024;
 /// Tensors within a payload, and within a slot, begin at multiples of this.
 pub const TENSOR_ALIGN_BYTES: usize = 8;
 
+/// Encodings in an `OpenEncoded`, in bytes: seven at most for each input and output.
+pub const ENCODINGS_BYTES_MAX: usize = 2 * TENSORS_MAX * 7;
+/// Ways in which one connection may open models with encodings, over all models.
+pub const ENCODED_OPENS_MAX: usize = 8;
+
 // --- serial link ---
 
 /// Header of a link frame, in bytes.
@@ -171,6 +176,7 @@ const _: () = assert!(ERROR_TEXT_LEN_MAX + 5 * 10 + 4 <= FRAME_HEADER_BYTES_MAX)
 // The other headers with text, and the challenge, fit too.
 const _: () = assert!(CLIENT_NAME_LEN_MAX + 8 <= FRAME_HEADER_BYTES_MAX);
 const _: () = assert!(MODEL_NAME_LEN_MAX + 8 <= FRAME_HEADER_BYTES_MAX);
+const _: () = assert!(MODEL_NAME_LEN_MAX + ENCODINGS_BYTES_MAX + 12 <= FRAME_HEADER_BYTES_MAX);
 const _: () = assert!(AUTH_NONCE_BYTES < FRAME_HEADER_BYTES_MAX);
 // The list of models fits a body.
 const _: () = assert!(MODELS_MAX * (MODEL_NAME_LEN_MAX + 8) <= FRAME_BODY_BYTES_MAX);
@@ -180,6 +186,9 @@ const _: () = assert!(
         <= CONNECTION_REPLY_BYTES_MAX
 );
 const _: () = assert!(CONNECTIONS_MAX <= u16::MAX as usize);
+// Numbers of models opened with encodings follow those of the models; requests name them in a byte.
+const _: () = assert!(MODELS_MAX + ENCODED_OPENS_MAX <= u16::MAX as usize);
+const _: () = assert!(ENCODED_OPENS_MAX < u8::MAX as usize);
 // Half the space of positions, so that before and after can be told apart.
 const _: () = assert!(LINK_WINDOW_BYTES_MAX < 1 << 15);
 const _: () = assert!(LINK_FRAME_BYTES_MAX <= LINK_WINDOW_BYTES_MAX);

@@ -1,4 +1,4 @@
-"""Client of corelane's protocol v1: one file, standard library only (numpy is used if asked for).
+"""Client of corelane's protocol v1 and v2: one file, standard library only (numpy is used if asked for).
 
     import corelane
     with corelane.connect("unix:/run/corelane.sock") as client:
@@ -11,6 +11,10 @@
         answers = [client.wait(t) for t in reversed(tickets)]       # in any order
         client.cancel(ticket); client.stats(); client.ping(); client.ready()
 
+        half = client.open("mlp", {"input": "f16", "output": ("i8", 1 / 255, -128)})
+        answer = client.infer(half, [row])                          # the same inputs and outputs, but
+                                                                    # float32 travels in fewer bytes
+
 Addresses are "unix:PATH" or "tcp:HOST:PORT". `connect(address, key=b"...")` answers the challenge of
 a server with a pre-shared key. Inputs are bytes-like objects of raw little-endian elements, `rows`
 rows each, in the model's order; numpy arrays are bytes-like. The server's errors are raised as
@@ -22,12 +26,13 @@ Run as a program: `python3 corelane.py ADDRESS` lists the models and the statist
 import hashlib
 import hmac
 import json
+import math
 import select
 import socket
 import struct
 import time
 
-VERSION = 1
+VERSIONS = 1, 2
 ALIGN = 8  # tensors begin at multiples of this in a payload
 DTYPES = [
     ("float32", 4, "f"), ("float16", 2, "e"), ("float64", 8, "d"), ("int8", 1, "b"),
@@ -41,6 +46,7 @@ ERROR_NAMES = {
     113: "too_many_connections", 114: "peer_not_allowed", 115: "timed_out",
     200: "unknown_model", 201: "wrong_payload_length", 202: "wrong_rows", 203: "bad_priority",
     204: "duplicate_request_id", 205: "too_many_in_flight", 206: "bad_deadline",
+    207: "bad_encoding", 208: "too_many_encodings",
     300: "queue_full", 301: "deadline_unmeetable", 302: "deadline_expired", 303: "cancelled",
     400: "model_failed", 401: "model_panicked",
     500: "shutting_down", 501: "not_ready", 502: "internal",
@@ -61,10 +67,11 @@ class ProtocolError(Exception):
 
 
 class Tensor:
-    """One input or output: name, dtype (as numpy names it), row_shape, row_bytes."""
+    """One input or output: name, dtype (as numpy names it), row_shape, row_bytes, and how it travels:
+    encoding is None, "f16" or ("i8", scale, zero_point)."""
 
     def __init__(self, name, dtype, row_shape):
-        self.name, self.row_shape = name, row_shape
+        self.name, self.row_shape, self.encoding = name, row_shape, None
         self.dtype, size, self.format = DTYPES[dtype]
         self.row_bytes = size
         for axis in row_shape:
@@ -72,6 +79,32 @@ class Tensor:
 
     def __repr__(self):
         return "%s %s%s" % (self.name, self.dtype, self.row_shape)
+
+    def encode(self, data):
+        """float32 bytes as they travel."""
+        if self.encoding is None:
+            return data
+        values = struct.unpack("<%df" % (len(data) // 4), data)
+        if self.encoding == "f16":
+            return b"".join(map(_half, values))
+        _, scale, zero = self.encoding
+        return bytes(_quantized(value, scale, zero) & 0xFF for value in values)
+
+    def decode(self, data):
+        """What travelled as float32 bytes."""
+        if self.encoding is None:
+            return data
+        if self.encoding == "f16":
+            values = struct.unpack("<%de" % (len(data) // 2), data)
+        else:
+            _, scale, zero = self.encoding
+            values = [(q - zero) * scale for q in struct.unpack("<%db" % len(data), data)]
+        return struct.pack("<%df" % len(values), *values)
+
+    @property
+    def element_ratio(self):
+        """Bytes of an element over those that travel."""
+        return {None: 1, "f16": 2}.get(self.encoding, 4)
 
 
 class Model:
@@ -99,8 +132,8 @@ class Answer:
         end = 0
         for tensor in model.outputs:
             start = -(-end // ALIGN) * ALIGN
-            end = start + tensor.row_bytes * rows
-            self.outputs.append(payload[start:end])
+            end = start + tensor.row_bytes // tensor.element_ratio * rows
+            self.outputs.append(tensor.decode(payload[start:end]))
         if end != len(payload):
             raise ProtocolError("an answer of %d bytes, not %d" % (len(payload), end))
 
@@ -125,6 +158,21 @@ def _varint(value):
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def _half(value):
+    """The nearest half, as bytes; beyond its range infinity."""
+    try:
+        return struct.pack("<e", value)
+    except OverflowError:
+        return struct.pack("<e", math.copysign(math.inf, value))
+
+
+def _quantized(value, scale, zero):
+    if value != value:
+        return zero
+    steps = min(max(value / scale, -256.0), 256.0)
+    return min(max(round(steps) + zero, -128), 127)
 
 
 def _text(value):
@@ -189,7 +237,7 @@ class Client:
     def __init__(self, sock, key=None, name="python"):
         self._sock, self._buffer, self._next_id = sock, bytearray(), 1
         self._models, self._done = {}, {}  # by id: model of a request in flight; finished replies
-        self._write(b"\0" + bytes([VERSION, VERSION]) + _text(name))
+        self._write(b"\0" + bytes(VERSIONS) + _text(name))
         number, reader, _ = self._frame()
         if number == 1:
             if key is None:
@@ -214,22 +262,57 @@ class Client:
 
     # --- requests ---
 
-    def open(self, name):
-        """Returns the Model of this name."""
-        reader, payload = self._ask(2, _text(name), 2)
+    def open(self, name, encodings=None):
+        """Returns the Model of this name. `encodings` says by name how float32 inputs and outputs
+        travel: "f16" or ("i8", scale, zero_point); inputs and outputs stay float32 for the caller."""
+        model = self._open(2, name, b"")
+        if not encodings:
+            return model
+        if self.version < 2:
+            raise ProtocolError("the server speaks version 1, which has no encodings")
+        fields, places, known = bytearray(), [], set()
+        for side, tensors in ((0, model.inputs), (0x80, model.outputs)):
+            for at, tensor in enumerate(tensors):
+                if tensor.name in encodings:
+                    known.add(tensor.name)
+                    encoding = encodings[tensor.name]
+                    places.append((side, at, encoding))
+                    fields += bytes([side | at])
+                    if encoding == "f16":
+                        fields += b"\1"
+                    elif len(encoding) == 3 and encoding[0] == "i8":
+                        fields += b"\2" + struct.pack("<fb", *encoding[1:])
+                    else:
+                        raise ValueError("%r is no encoding; there are \"f16\" and "
+                                         "(\"i8\", scale, zero_point)" % (encoding,))
+        unknown = set(encodings) - known
+        if unknown:
+            raise ValueError("the model has no tensor %r" % unknown.pop())
+        model = self._open(10, name, _varint(len(fields)) + fields)
+        for side, at, encoding in places:
+            if encoding != "f16":
+                # The scale as the server has it.
+                scale = struct.unpack("<f", struct.pack("<f", encoding[1]))[0]
+                encoding = ("i8", scale, encoding[2])
+            (model.outputs if side else model.inputs)[at].encoding = encoding
+        return model
+
+    def _open(self, number, name, fields):
+        reader, payload = self._ask(number, _text(name) + bytes(fields), 2)
         id, rows_max = reader.varint(), reader.varint()
         return Model(name, id, rows_max, reader.byte(), reader.varint(), payload)
 
     def submit(self, model, inputs, rows=1, deadline_us=0, priority=0):
         """Sends an inference and returns its ticket; `inputs` is a list of bytes-like objects, one
-        per input of the model, `rows` rows each (or the whole payload as one bytes object)."""
+        per input of the model, `rows` rows each (or the whole payload as it travels, as one bytes
+        object)."""
         if isinstance(inputs, (bytes, bytearray)):
             payload = inputs
         else:
             payload = bytearray()
-            for data in inputs:
+            for tensor, data in zip(model.inputs, inputs):
                 payload += bytes(-len(payload) % ALIGN)
-                payload += memoryview(data).cast("B")
+                payload += tensor.encode(memoryview(data).cast("B"))
         id = self._id()
         head = (_varint(id) + _varint(model.id) + _varint(rows) + _varint(deadline_us)
                 + bytes([priority]))

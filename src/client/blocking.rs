@@ -5,7 +5,7 @@ use super::stream::{Address, Stream};
 use super::types::{Answer, ClientError, Model, Options, ServerError, TensorInfo, Ticket};
 use crate::limits::IN_FLIGHT_PER_CONNECTION_MAX;
 use crate::units::{Micros, ModelId, Priority, Receipt, RequestId, Rows};
-use crate::wire::{self, HEAD_BYTES_MAX, HealthKind, Reply};
+use crate::wire::{self, Encoding, HEAD_BYTES_MAX, HealthKind, Place, Reply, TensorEncoding};
 use std::io::{self, IoSlice};
 use std::time::{Duration, Instant};
 
@@ -297,7 +297,19 @@ impl Client {
 
     /// Asks for a model by name.
     pub fn open(&mut self, name: &str) -> Result<Model, ClientError> {
-        let (outcome, payload) = self.ask(|session, out| session.open(name, out))?;
+        self.open_encoded(name, &[])
+    }
+    /// Asks for a model by name, the listed tensors to travel encoded:
+    /// [`Model::encode_input`] and [`Model::decode_output`] convert whole payloads.
+    pub fn open_encoded(
+        &mut self,
+        name: &str,
+        tensors: &[TensorEncoding],
+    ) -> Result<Model, ClientError> {
+        let (outcome, payload) = self.ask(|session, out| match tensors {
+            [] => session.open(name, out),
+            _ => session.open_encoded(name, tensors, out),
+        })?;
         let Outcome::Opened { model, rows_max, priority_levels, timeout } = outcome else {
             return Err(ClientError::Body);
         };
@@ -307,6 +319,13 @@ impl Client {
             let len = wire::payload_len(tensors, Rows(u16::MAX)).ok_or(ClientError::Body)?;
             usize::try_from(len).map_err(|_| ClientError::Body)?;
         }
+        let encodings = |count: usize, place: fn(u8) -> Place| {
+            let of = |at: usize| {
+                let asked = tensors.iter().find(|asked| asked.place == place(at as u8));
+                asked.map_or(Encoding::F32, |asked| asked.encoding)
+            };
+            (0..count).map(of).collect()
+        };
         let info = |tensor: &wire::Tensor<'_>| TensorInfo {
             name: tensor.name.into(),
             dtype: tensor.dtype,
@@ -322,6 +341,8 @@ impl Client {
             batched: signature.batched,
             inputs: signature.inputs.iter().map(info).collect(),
             outputs: signature.outputs.iter().map(info).collect(),
+            input_encodings: encodings(signature.inputs.len(), Place::Input),
+            output_encodings: encodings(signature.outputs.len(), Place::Output),
         })
     }
 

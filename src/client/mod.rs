@@ -1,4 +1,4 @@
-//! Clients of protocol v1.
+//! Clients of the protocol.
 //!
 //! [`Session`] is the state machine: it does no I/O, allocates nothing and needs no std, so that a
 //! microcontroller can drive it. With feature `std`, [`Client`] drives it over a Unix socket or TCP,

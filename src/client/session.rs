@@ -1,10 +1,10 @@
 //! The sans-I/O half of a client: requests become bytes, bytes become events.
 
-use crate::limits::{AUTH_NONCE_BYTES, AUTH_PROOF_BYTES};
+use crate::limits::{AUTH_NONCE_BYTES, AUTH_PROOF_BYTES, ENCODINGS_BYTES_MAX};
 use crate::units::{Micros, ModelId, Priority, RequestId, Rows};
 use crate::wire::{
-    self, EncodeError, FrameError, HeadDecoder, HealthKind, MessageError, Reply, Request,
-    ServerLimits,
+    self, EncodeError, EncodingsError, FrameError, HeadDecoder, HealthKind, MessageError, Reply,
+    Request, ServerLimits, TensorEncoding,
 };
 
 /// Where a session stands.
@@ -55,6 +55,15 @@ pub enum SessionError {
     Message(MessageError),
     /// The request does not fit a frame.
     Encode(EncodeError),
+    /// The list of encodings does not fit the request.
+    Encodings(EncodingsError),
+    /// The request came with a later version of the protocol than the server speaks.
+    VersionTooLow {
+        /// What the server speaks.
+        version: u8,
+        /// What the request needs.
+        needed: u8,
+    },
     /// A request that the state does not allow.
     WrongState,
     /// As many requests are in flight as the session, or the server, allows.
@@ -79,6 +88,11 @@ impl core::fmt::Display for SessionError {
             SessionError::Frame(error) => write!(f, "the server sent no frame: {error}"),
             SessionError::Message(error) => write!(f, "the server sent no message: {error}"),
             SessionError::Encode(error) => write!(f, "the request can't be sent: {error}"),
+            SessionError::Encodings(error) => write!(f, "the request can't be sent: {error}"),
+            SessionError::VersionTooLow { version, needed } => write!(
+                f,
+                "the server speaks version {version} of the protocol; the request needs {needed}"
+            ),
             SessionError::WrongState => {
                 f.write_str("the request is not allowed now: the hello must be accepted first, and nothing follows a goodbye")
             }
@@ -105,6 +119,11 @@ impl From<FrameError> for SessionError {
 impl From<MessageError> for SessionError {
     fn from(error: MessageError) -> Self {
         SessionError::Message(error)
+    }
+}
+impl From<EncodingsError> for SessionError {
+    fn from(error: EncodingsError) -> Self {
+        SessionError::Encodings(error)
     }
 }
 impl From<EncodeError> for SessionError {
@@ -155,6 +174,7 @@ pub struct Infer {
 #[derive(Debug, Clone)]
 pub struct Session<const N: usize> {
     state: State,
+    version: u8,
     limits: Option<ServerLimits>,
     in_flight: heapless::Vec<(RequestId, Kind), N>,
     next_id: u32,
@@ -175,6 +195,7 @@ impl<const N: usize> Session<N> {
     pub const fn new() -> Self {
         Session {
             state: State::Start,
+            version: 0,
             limits: None,
             in_flight: heapless::Vec::new(),
             next_id: 1,
@@ -186,6 +207,10 @@ impl<const N: usize> Session<N> {
     /// Where the conversation stands.
     pub const fn state(&self) -> State {
         self.state
+    }
+    /// The version that both speak; 0 until the server has said so.
+    pub const fn version(&self) -> u8 {
+        self.version
     }
     /// What the server allows, once it has said so.
     pub const fn limits(&self) -> Option<ServerLimits> {
@@ -260,6 +285,25 @@ impl<const N: usize> Session<N> {
     /// Writes a request for a model by name. Returns the id and the bytes written, as all that follow.
     pub fn open(&mut self, name: &str, out: &mut [u8]) -> Result<(RequestId, usize), SessionError> {
         self.send(Kind::Open, 0, out, |id| Request::Open { id, name })
+    }
+    /// Writes a request for a model by name whose listed tensors travel encoded.
+    ///
+    /// # Errors
+    /// Besides those of [`open`](Self::open): the server speaks version 1, or the list is too long.
+    pub fn open_encoded(
+        &mut self,
+        name: &str,
+        tensors: &[TensorEncoding],
+        out: &mut [u8],
+    ) -> Result<(RequestId, usize), SessionError> {
+        let mut list = [0; ENCODINGS_BYTES_MAX];
+        let len = wire::write_encodings(tensors, &mut list)?;
+        let encodings = &list[..len];
+        let needed = Request::OpenEncoded { id: RequestId(0), name, encodings }.version();
+        if self.state == State::Ready && self.version < needed {
+            return Err(SessionError::VersionTooLow { version: self.version, needed });
+        }
+        self.send(Kind::Open, 0, out, |id| Request::OpenEncoded { id, name, encodings })
     }
     /// Writes the head of an inference; the caller sends `payload_len` bytes of tensors after it.
     pub fn infer(
@@ -369,6 +413,7 @@ impl<const N: usize> Session<N> {
                 if !(wire::VERSION_MIN..=wire::VERSION_MAX).contains(&version) {
                     return Err(unexpected);
                 }
+                self.version = version;
                 self.limits = Some(limits);
                 self.state = State::Ready;
                 None

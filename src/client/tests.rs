@@ -219,3 +219,41 @@ proptest! {
         let _ = digest(&mut session, &stream, step);
     }
 }
+
+#[test]
+fn encodings_are_asked_for_of_servers_that_know_them() {
+    use crate::wire::{Encoding, Encodings, EncodingsError, Place, TensorEncoding};
+    let mut out = [0; HEAD_BYTES_MAX];
+    let f16 = TensorEncoding { place: Place::Output(0), encoding: Encoding::F16 };
+    let mut session = Session::<4>::new();
+    assert_eq!(session.open_encoded("m", &[f16], &mut out), Err(SessionError::WrongState));
+    // This one speaks version 1.
+    let mut session = ready::<4>();
+    let low = SessionError::VersionTooLow { version: 1, needed: 2 };
+    assert_eq!(session.open_encoded("m", &[f16], &mut out), Err(low));
+    assert_eq!((session.in_flight(), session.version()), (0, 1));
+    session.open("m", &mut out).unwrap();
+
+    let mut session = Session::<4>::new();
+    session.hello("test", &mut out).unwrap();
+    session.feed(&frame(&Reply::HelloOk { version: 2, limits: LIMITS }, &[])).unwrap();
+    let (id, n) = session.open_encoded("m", &[f16], &mut out).unwrap();
+    let head = wire::parse_head(&out[..n]).unwrap().unwrap();
+    match wire::Request::decode(head.header).unwrap() {
+        wire::Request::OpenEncoded { id: sent, name: "m", encodings } => {
+            assert_eq!(sent, id);
+            assert!(Encodings::new(encodings).eq([Ok(f16)]));
+        }
+        other => panic!("{other:?}"),
+    }
+    let scale = crate::wire::Scale::new(1.0).unwrap();
+    let i8 = TensorEncoding { encoding: Encoding::I8 { scale, zero_point: 0 }, ..f16 };
+    let max = crate::limits::ENCODINGS_BYTES_MAX;
+    let long = SessionError::Encodings(EncodingsError::TooLong { max });
+    assert_eq!(session.open_encoded("m", &[i8; 17], &mut out), Err(long));
+    // A server that takes up a version that nobody asked for.
+    let mut session = Session::<4>::new();
+    session.hello("test", &mut out).unwrap();
+    let odd = frame(&Reply::HelloOk { version: wire::VERSION_MAX + 1, limits: LIMITS }, &[]);
+    assert!(matches!(session.feed(&odd), Err(SessionError::Unexpected { number: 0, .. })));
+}

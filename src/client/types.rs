@@ -2,7 +2,7 @@
 
 use super::session::SessionError;
 use crate::units::{DType, Micros, ModelId, Receipt, RequestId, Rows};
-use crate::wire::{ErrorCode, Key, place};
+use crate::wire::{Encoding, ErrorCode, Key, decode_le, encode_in_place, place};
 use std::io;
 use std::time::Duration;
 
@@ -58,6 +58,13 @@ pub enum ClientError {
     Body,
     /// The server wants a key and none was given.
     KeyWanted,
+    /// A payload has another length than the model's rows.
+    PayloadLength {
+        /// Bytes.
+        len: usize,
+        /// Bytes of the rows.
+        wanted: usize,
+    },
     /// No request in flight has this ticket, and no answer waits for it.
     NoSuchTicket(Ticket),
 }
@@ -73,6 +80,9 @@ impl std::fmt::Display for ClientError {
             ClientError::Body => f.write_str("a payload of the server is damaged"),
             ClientError::KeyWanted => {
                 f.write_str("the server wants a pre-shared key; give one in the options")
+            }
+            ClientError::PayloadLength { len, wanted } => {
+                write!(f, "a payload of {len} bytes; the model's rows are {wanted}")
             }
             ClientError::NoSuchTicket(ticket) => {
                 write!(f, "no request with ticket {} is in flight", ticket.0)
@@ -161,28 +171,118 @@ pub struct Model {
     pub timeout: Micros,
     /// Whether requests may have several rows.
     pub batched: bool,
-    /// Inputs, in the payload's order.
+    /// Inputs, in the payload's order, as the model has them.
     pub inputs: Vec<TensorInfo>,
-    /// Outputs, in the payload's order.
+    /// Outputs, in the payload's order, as the model has them.
     pub outputs: Vec<TensorInfo>,
+    /// How each input travels.
+    pub input_encodings: Vec<Encoding>,
+    /// How each output travels.
+    pub output_encodings: Vec<Encoding>,
+}
+
+/// Bytes of one row as it travels.
+fn row_bytes(tensor: &TensorInfo, encoding: Encoding) -> u64 {
+    match tensor.dtype {
+        DType::F32 => (tensor.row_bytes / 4 * encoding.element_bytes()) as u64,
+        _ => tensor.row_bytes as u64,
+    }
+}
+
+/// Where each tensor begins and ends in a payload of `rows` rows. `None` where no payload could be so
+/// long.
+fn spans(
+    tensors: &[TensorInfo],
+    encodings: &[Encoding],
+    rows: usize,
+) -> Option<Vec<std::ops::Range<usize>>> {
+    let mut end = 0;
+    let each = tensors.iter().zip(encodings).map(|(tensor, &encoding)| {
+        let (from, to) = place(end, row_bytes(tensor, encoding), rows as u64)?;
+        end = to;
+        Some(usize::try_from(from).ok()?..usize::try_from(to).ok()?)
+    });
+    each.collect()
 }
 
 /// `usize::MAX` where no payload could be so long.
-fn payload_len(tensors: &[TensorInfo], rows: usize) -> usize {
-    let end = tensors
-        .iter()
-        .try_fold(0, |end, t| place(end, t.row_bytes as u64, rows as u64).map(|(_, end)| end));
-    end.and_then(|end| usize::try_from(end).ok()).unwrap_or(usize::MAX)
+fn payload_len(tensors: &[TensorInfo], encodings: &[Encoding], rows: usize) -> usize {
+    let mut end = 0u64;
+    for (tensor, &encoding) in tensors.iter().zip(encodings) {
+        let Some((_, to)) = place(end, row_bytes(tensor, encoding), rows as u64) else {
+            return usize::MAX;
+        };
+        end = to;
+    }
+    usize::try_from(end).unwrap_or(usize::MAX)
 }
 
 impl Model {
-    /// Bytes of an input payload of `rows` rows.
+    /// Bytes of an input payload of `rows` rows, as it travels.
     pub fn input_len(&self, rows: usize) -> usize {
-        payload_len(&self.inputs, rows)
+        payload_len(&self.inputs, &self.input_encodings, rows)
     }
-    /// Bytes of an output payload of `rows` rows.
+    /// Bytes of an output payload of `rows` rows, as it travels.
     pub fn output_len(&self, rows: usize) -> usize {
-        payload_len(&self.outputs, rows)
+        payload_len(&self.outputs, &self.output_encodings, rows)
+    }
+    /// The payload to send for one that holds the inputs as the model has them.
+    ///
+    /// # Errors
+    /// [`ClientError::PayloadLength`]: it has another length than `rows` rows.
+    pub fn encode_input(&self, rows: usize, mut payload: Vec<u8>) -> Result<Vec<u8>, ClientError> {
+        let plain = plain(&self.inputs, rows, payload.len())?;
+        let travelling = spans(&self.inputs, &self.input_encodings, rows).unwrap_or_default();
+        let mut end = 0;
+        for (i, (from, to)) in plain.into_iter().zip(travelling).enumerate() {
+            payload[end..to.start].fill(0);
+            if self.inputs[i].dtype == DType::F32 {
+                let n = from.len() / 4;
+                let encoding = self.input_encodings[i];
+                encode_in_place(encoding, &mut payload, from.start, to.start, n);
+            } else {
+                payload.copy_within(from, to.start);
+            }
+            end = to.end;
+        }
+        payload.truncate(end);
+        Ok(payload)
+    }
+    /// The outputs as the model has them, of a payload that was received.
+    ///
+    /// # Errors
+    /// [`ClientError::PayloadLength`]: it has another length than `rows` rows.
+    pub fn decode_output(&self, rows: usize, payload: &[u8]) -> Result<Vec<u8>, ClientError> {
+        let wanted = self.output_len(rows);
+        if payload.len() != wanted {
+            return Err(ClientError::PayloadLength { len: payload.len(), wanted });
+        }
+        let travelled = spans(&self.outputs, &self.output_encodings, rows).unwrap_or_default();
+        let as_is = vec![Encoding::F32; self.outputs.len()];
+        let plain = spans(&self.outputs, &as_is, rows).unwrap_or_default();
+        let mut out = vec![0; plain.last().map_or(0, |span| span.end)];
+        for (i, (from, to)) in travelled.into_iter().zip(plain).enumerate() {
+            if self.outputs[i].dtype == DType::F32 {
+                decode_le(self.output_encodings[i], &payload[from], &mut out[to]);
+            } else {
+                out[to].copy_from_slice(&payload[from]);
+            }
+        }
+        Ok(out)
+    }
+}
+
+/// Where each tensor lies in a payload of `len` bytes that is not encoded.
+fn plain(
+    tensors: &[TensorInfo],
+    rows: usize,
+    len: usize,
+) -> Result<Vec<std::ops::Range<usize>>, ClientError> {
+    let as_is = vec![Encoding::F32; tensors.len()];
+    let wanted = payload_len(tensors, &as_is, rows);
+    match spans(tensors, &as_is, rows) {
+        Some(spans) if wanted == len => Ok(spans),
+        _ => Err(ClientError::PayloadLength { len, wanted }),
     }
 }
 

@@ -398,6 +398,15 @@ impl Done {
     }
 }
 
+impl Done {
+    /// As [`output`](Self::output), to be changed in place, by a transport that sends it in other bytes.
+    pub fn output_mut(&mut self) -> &mut [u8] {
+        let bytes = self.queue.outputs.of(self.rows.0 as usize).bytes;
+        // SAFETY: as in `output`; `&mut self` is the slot's only token, so nobody reads either.
+        unsafe { std::slice::from_raw_parts_mut(self.queue.pool.output_ptr(self.index), bytes) }
+    }
+}
+
 impl Drop for Done {
     fn drop(&mut self) {
         self.queue.put_free(self.index);
@@ -487,7 +496,7 @@ impl<'q> Work<'q> {
         unsafe { std::slice::from_raw_parts(self.queue.pool.output_ptr(self.index), bytes) }
     }
 
-    /// The spans of its outputs and the bytes to write.
+    /// The spans of its outputs and the bytes to write; those between spans are zero.
     pub fn output_mut(&mut self) -> (&'q [Span], &mut [u8]) {
         let layout = self.output_layout();
         // SAFETY: the worker owns the slot (state RUNNING or ORPHANED) and `&mut self` is its only
@@ -495,11 +504,19 @@ impl<'q> Work<'q> {
         let payload = unsafe {
             std::slice::from_raw_parts_mut(self.queue.pool.output_ptr(self.index), layout.bytes)
         };
+        // Between tensors there may be bytes of an earlier request with other rows.
+        let mut end = 0;
+        for span in &layout.spans {
+            payload[end..span.offset].fill(0);
+            end = span.offset + span.len;
+        }
         (&layout.spans, payload)
     }
 
     /// Calls `f` with each input and each output as a slice of its own.
     pub fn buffers<R>(&mut self, f: impl FnOnce(&[&[u8]], &mut [&mut [u8]]) -> R) -> R {
+        // Makes zero what is between them.
+        self.output_mut();
         let (input, output) =
             (self.queue.pool.input_ptr(self.index), self.queue.pool.output_ptr(self.index));
         let inputs: heapless::Vec<&[u8], TENSORS_MAX> = (self.input_layout().spans.iter())

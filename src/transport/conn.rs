@@ -1,5 +1,6 @@
 //! One connection: from bytes to requests.
 
+mod encoded;
 mod requests;
 
 pub(crate) use requests::{failure_code, refusal_code};
@@ -10,7 +11,7 @@ use super::replies::{Flushed, Replies};
 use super::table::{Held, Table};
 use super::{Control, Served, bump};
 use crate::limits::{
-    AUTH_NONCE_BYTES, CONNECTION_READ_BYTES, ERROR_TEXT_LEN_MAX, LINGER_MS_MAX,
+    AUTH_NONCE_BYTES, CONNECTION_READ_BYTES, ENCODED_OPENS_MAX, ERROR_TEXT_LEN_MAX, LINGER_MS_MAX,
     PAYLOAD_BYTES_PER_MS_MIN,
 };
 use crate::queue::outlet::Plug;
@@ -22,6 +23,7 @@ use crate::wire::{
     ErrorCode, FrameError, HEAD_BYTES_MAX, Key, MessageError, Reply, Request, parse_head,
 };
 use core::fmt::Write as _;
+use encoded::{Decoding, View};
 use std::io::{self, IoSliceMut};
 
 /// Bytes read ahead where payloads are long: any head.
@@ -68,7 +70,7 @@ enum Phase {
     /// The hello is due.
     Hello,
     /// The proof is due.
-    Challenged { nonce: [u8; AUTH_NONCE_BYTES] },
+    Challenged { nonce: [u8; AUTH_NONCE_BYTES], version: u8 },
     /// Requests are taken.
     Ready,
     /// The client said goodbye: what is in flight is answered, then the server says goodbye.
@@ -82,8 +84,15 @@ enum Phase {
 enum Incoming {
     /// A head.
     Head,
-    /// The payload of an inference, into its slot.
-    Payload { lease: Lease, filled: usize, id: RequestId, model: usize, submit: Submit },
+    /// The payload of an inference, into its slot: as it comes, or decoded.
+    Payload {
+        lease: Lease,
+        filled: usize,
+        decoding: Option<Decoding>,
+        id: RequestId,
+        model: usize,
+        submit: Submit,
+    },
     /// A payload that nobody wants.
     Skip { left: usize },
 }
@@ -107,6 +116,10 @@ pub(super) enum Turn {
 pub(super) struct Conn {
     pub link: Option<Link>,
     phase: Phase,
+    /// The version of the protocol, from the hello on.
+    version: u8,
+    /// Models that were opened with encodings; requests name them by numbers after the models'.
+    views: heapless::Vec<View, ENCODED_OPENS_MAX>,
     wants_key: bool,
     /// The slowest payload that is not called half sent, in nanoseconds a byte.
     byte_ns_max: u64,
@@ -149,6 +162,8 @@ impl Conn {
         Conn {
             link: None,
             phase: Phase::Hello,
+            version: 0,
+            views: heapless::Vec::new(),
             wants_key: false,
             byte_ns_max: BYTE_NS_MAX,
             buffer: LazyBytes::new(CONNECTION_READ_BYTES),
@@ -203,6 +218,7 @@ impl Conn {
             core.lent = None;
         }
         (self.stats_for, self.stats_missed) = (None, false);
+        self.views.clear();
         for at in self.entries.drain(..) {
             core.table.remove(at);
         }
@@ -278,10 +294,15 @@ impl Conn {
             }
         }
         match end.map(|done| (done.outcome(), done)) {
-            Ok((Ok(receipt), done)) => {
+            Ok((Ok(receipt), mut done)) => {
                 bump(&core.control.counters.answers_total, 1);
                 let reply = Reply::Answer { id, rows: done.rows(), receipt };
-                self.replies.push_ending(&reply, Some(done), sent);
+                let view = held.view.and_then(|view| self.views.get(view as usize));
+                let len = match view {
+                    Some(view) => view.encode_output(&mut done),
+                    None => done.output().len(),
+                };
+                self.replies.push_ending(&reply, Some((done, len)), sent);
             }
             Ok((Err(failure), _)) | Err(failure) => {
                 let code = failure_code(failure);
@@ -398,12 +419,14 @@ impl Conn {
                 (self.start, self.end) = (0, self.end - self.start);
             }
             let direct: &mut [u8] = match &mut self.incoming {
-                Incoming::Payload { lease, filled, .. } => &mut lease.input_mut()[*filled..],
+                Incoming::Payload { lease, filled, decoding: None, .. } => {
+                    &mut lease.input_mut()[*filled..]
+                }
                 _ => &mut [],
             };
             let direct_len = direct.len();
             // Where payloads are long, little more than a head is read ahead, so that the payload goes
-            // straight into its slot.
+            // straight into its slot; an encoded one is decoded from the buffer.
             let ahead = match self.long_payloads {
                 true => self.buffer.len().min(self.end + LONG_READ_AHEAD_BYTES),
                 false => self.buffer.len(),
@@ -467,6 +490,19 @@ impl Conn {
                     if *left > 0 {
                         return true;
                     }
+                    self.frame_is_whole();
+                }
+                Incoming::Payload { lease, decoding: Some(decoding), .. } => {
+                    let bytes = &self.buffer[self.start..self.end];
+                    let (n, whole) = decoding.take(&self.views, lease, bytes);
+                    self.start += n;
+                    if !whole {
+                        return true;
+                    }
+                    if !self.replies.has_room() {
+                        return false;
+                    }
+                    self.submit(core, at);
                     self.frame_is_whole();
                 }
                 Incoming::Payload { lease, filled, .. } => {
@@ -551,6 +587,12 @@ impl Conn {
                 let text = format_args!("the hello is due");
                 let ab = (request.number() as u64, 0);
                 self.fatal(core, ErrorCode::UnexpectedMessage, ab, text);
+            }
+            // Whoever speaks version 1 does not know it, and neither is it known to them.
+            Ok(request) if self.phase == Phase::Ready && request.version() > self.version => {
+                let error = MessageError::UnknownNumber { number: request.number() };
+                let ab = (request.number() as u64, 0);
+                self.error(core, None, ErrorCode::Malformed, ab, format_args!("{error}"));
             }
             Ok(request) if payload_len > 0 && !matches!(request, Request::Infer { .. }) => self
                 .error(

@@ -1,4 +1,4 @@
-//! Transports: protocol v1 over Unix sockets, TCP, serial ports and memory, on one event-driven I/O thread.
+//! Transports: the protocol over Unix sockets, TCP, serial ports and memory, on one event-driven I/O thread.
 //!
 //! # The way of a request
 //! The head is parsed from the connection's read buffer; a slot of the model is leased; the payload

@@ -21,6 +21,8 @@ struct Ending {
     head: [u8; ANSWER_HEAD_BYTES],
     head_len: u8,
     done: Option<Done>,
+    /// Bytes of the output that are sent.
+    output_len: usize,
 }
 
 impl Ending {
@@ -28,7 +30,7 @@ impl Ending {
         self.head_len as usize + self.output().len()
     }
     fn output(&self) -> &[u8] {
-        self.done.as_ref().map_or(&[], Done::output)
+        self.done.as_ref().map_or(&[], |done| &done.output()[..self.output_len])
     }
 }
 
@@ -106,12 +108,14 @@ impl Replies {
         self.end += n + payload.len();
         true
     }
-    /// Adds the end of an accepted request: an answer with its slot, or a failure. Always fits,
-    /// since requests in flight are bounded.
+    /// Adds the end of an accepted request: an answer with its slot and the bytes of the slot's output
+    /// to send, or a failure. Always fits, since requests in flight are bounded.
     ///
     /// `sent` bytes of it are sent already: then it goes before all others.
-    pub fn push_ending(&mut self, reply: &Reply<'_>, done: Option<Done>, sent: usize) {
-        let mut ending = Ending { head: [0; ANSWER_HEAD_BYTES], head_len: 0, done };
+    pub fn push_ending(&mut self, reply: &Reply<'_>, done: Option<(Done, usize)>, sent: usize) {
+        let output_len = done.as_ref().map_or(0, |(_, len)| *len);
+        let done = done.map(|(done, _)| done);
+        let mut ending = Ending { head: [0; ANSWER_HEAD_BYTES], head_len: 0, done, output_len };
         let payload_len = ending.output().len();
         let mut written = encode_head(reply, payload_len, &mut ending.head);
         if let (Err(_), Reply::Error { id, code, a, b, .. }) = (written, *reply) {

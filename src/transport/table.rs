@@ -24,6 +24,8 @@ pub(super) struct Held {
     pub submitted_at: Nanos,
     /// The deadline that was asked for, or the model's default; 0: none.
     pub allowed: Micros,
+    /// The connection's view that the answer travels by, if it travels encoded.
+    pub view: Option<u8>,
 }
 
 /// One entry for each slot of each model, so nothing here grows; and a binary heap of the entries
@@ -44,8 +46,13 @@ impl Table {
             bases.push(end);
             end += model.queue.slots() as u32;
         }
-        let held =
-            Held { conn: 0, request: RequestId(0), submitted_at: Nanos(0), allowed: Micros(0) };
+        let held = Held {
+            conn: 0,
+            request: RequestId(0),
+            submitted_at: Nanos(0),
+            allowed: Micros(0),
+            view: None,
+        };
         Table {
             bases: bases.into(),
             entries: (0..end).map(|_| Entry { ticket: None, held, heap: NOWHERE }).collect(),

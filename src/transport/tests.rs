@@ -72,7 +72,13 @@ fn work(served: &Served, byte: u8) -> Vec<Completion> {
 }
 
 fn held(conn: u16, request: u32) -> Held {
-    Held { conn, request: RequestId(request), submitted_at: Nanos(0), allowed: Micros(0) }
+    Held {
+        conn,
+        request: RequestId(request),
+        submitted_at: Nanos(0),
+        allowed: Micros(0),
+        view: None,
+    }
 }
 
 #[test]
@@ -159,7 +165,7 @@ fn replies_and_answers_never_mix_however_the_peer_reads() {
             } else if replies.endings() < 25 {
                 let (done, receipt) = answer(&served, id as u8);
                 let reply = Reply::Answer { id: RequestId(id), rows: Rows(1), receipt };
-                replies.push_ending(&reply, Some(done), 0);
+                replies.push_ending(&reply, Some((done, row_bytes)), 0);
                 answers.push(id);
             }
             if random.below(3) == 0 {
@@ -218,7 +224,7 @@ fn a_stalled_reader_does_not_keep_slots_of_small_answers() {
     for id in 0..150 {
         let (done, receipt) = answer(&served, 1);
         let reply = Reply::Answer { id: RequestId(id), rows: Rows(1), receipt };
-        replies.push_ending(&reply, Some(done), 0);
+        replies.push_ending(&reply, Some((done, 1_000)), 0);
         let _ = replies.flush(&link, &counters).unwrap();
     }
     assert!(replies.endings() <= 1, "at most the one that is half sent");

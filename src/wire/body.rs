@@ -1,5 +1,6 @@
 //! What travels in payloads besides tensors: signatures and the list of models.
 
+use super::encoding::Encoding;
 use crate::limits::{MODEL_NAME_LEN_MAX, ROW_AXES_MAX, TENSOR_ALIGN_BYTES, TENSORS_MAX};
 use crate::units::{DType, ModelId, Rows};
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,14 @@ impl Tensor<'_> {
     pub fn row_bytes(&self) -> Option<u64> {
         let size = self.dtype.size_bytes() as u64;
         self.row_shape.iter().try_fold(size, |bytes, &axis| bytes.checked_mul(axis as u64))
+    }
+    /// Bytes of one row that travels with `encoding`; `None` if the shape overflows. Only float32
+    /// tensors have encodings: others travel as they are.
+    pub fn encoded_row_bytes(&self, encoding: Encoding) -> Option<u64> {
+        match self.dtype {
+            DType::F32 => Some(self.row_bytes()? / 4 * encoding.element_bytes() as u64),
+            _ => self.row_bytes(),
+        }
     }
 }
 

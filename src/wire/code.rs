@@ -101,6 +101,15 @@ codes! {
     206 BadDeadline "bad_deadline"
         /// The deadline is longer than any may be. `a`: microseconds sent, `b`: allowed.
         ;
+    207 BadEncoding "bad_encoding"
+        /// A tensor can't travel as the `OpenEncoded` asks: it is not float32, is listed twice or does
+        /// not exist, or the encoding does not. `a`: the tensor's number in the list, `b`: the
+        /// encoding's number.
+        ;
+    208 TooManyEncodings "too_many_encodings"
+        /// The connection has opened models with as many different encodings as it may. `a`: opened,
+        /// `b`: allowed.
+        ;
     // Waiting.
     300 QueueFull "queue_full"
         /// The model's queue is full. `a`: requests waiting, `b`: `max_queue_size`.

@@ -1,7 +1,8 @@
 //! Messages: the meaning of a frame's header, apart from its bytes.
 
 use crate::limits::{
-    AUTH_NONCE_BYTES, AUTH_PROOF_BYTES, CLIENT_NAME_LEN_MAX, ERROR_TEXT_LEN_MAX, MODEL_NAME_LEN_MAX,
+    AUTH_NONCE_BYTES, AUTH_PROOF_BYTES, CLIENT_NAME_LEN_MAX, ENCODINGS_BYTES_MAX,
+    ERROR_TEXT_LEN_MAX, MODEL_NAME_LEN_MAX,
 };
 use crate::units::{Micros, ModelId, Priority, Receipt, RequestId, Rows};
 use serde::{Deserialize, Serialize};
@@ -86,6 +87,18 @@ pub enum Request<'a> {
     },
     /// Number 9. The client sends nothing more; the server answers what is in flight, then closes.
     Goodbye,
+    /// Number 10, from version 2 on. Asks for a model whose float32 tensors travel encoded; answered
+    /// by [`Reply::Opened`], with a number that stands for the model and these encodings, or by an
+    /// error that names the tensor.
+    OpenEncoded {
+        /// Echoed in the answer.
+        id: RequestId,
+        /// At most [`MODEL_NAME_LEN_MAX`] bytes.
+        name: &'a str,
+        /// [`Encodings`](super::Encodings), at most [`ENCODINGS_BYTES_MAX`] bytes. Tensors that are
+        /// not listed travel as they are.
+        encodings: &'a [u8],
+    },
 }
 
 /// What a server allows one connection; sent with [`Reply::HelloOk`].
@@ -249,7 +262,7 @@ fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8], last: u8) -> Result<T, Messag
 
 impl<'a> Request<'a> {
     /// Largest number of this version.
-    pub const NUMBER_MAX: u8 = 9;
+    pub const NUMBER_MAX: u8 = 10;
 
     /// Reads a message from a whole header. Never panics, whatever the bytes.
     pub fn decode(header: &'a [u8]) -> Result<Request<'a>, MessageError> {
@@ -257,6 +270,12 @@ impl<'a> Request<'a> {
         match message {
             Request::Hello { client, .. } => within(client, CLIENT_NAME_LEN_MAX)?,
             Request::Open { name, .. } => within(name, MODEL_NAME_LEN_MAX)?,
+            Request::OpenEncoded { name, encodings, .. } => {
+                within(name, MODEL_NAME_LEN_MAX)?;
+                if encodings.len() > ENCODINGS_BYTES_MAX {
+                    return Err(MessageError::BadField { number: message.number() });
+                }
+            }
             _ => {}
         }
         Ok(message)
@@ -274,6 +293,14 @@ impl<'a> Request<'a> {
             Request::Health { .. } => 7,
             Request::Models { .. } => 8,
             Request::Goodbye => 9,
+            Request::OpenEncoded { .. } => 10,
+        }
+    }
+    /// The first version that has the message.
+    pub const fn version(&self) -> u8 {
+        match self {
+            Request::OpenEncoded { .. } => 2,
+            _ => 1,
         }
     }
     /// The id that the message carries.
@@ -286,7 +313,8 @@ impl<'a> Request<'a> {
             | Request::Stats { id }
             | Request::Ping { id }
             | Request::Health { id, .. }
-            | Request::Models { id } => Some(id),
+            | Request::Models { id }
+            | Request::OpenEncoded { id, .. } => Some(id),
         }
     }
 }

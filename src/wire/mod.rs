@@ -1,9 +1,10 @@
-//! Protocol v1: the specification, and what reads and writes it.
+//! The protocol, versions 1 and 2: the specification, and what reads and writes it.
 //!
 //! # Promise
 //! The prefix of a frame, `Hello`, `Error` and the numbers of error codes are the same in every
-//! version. Within version 1 no message changes its number or its fields; new messages and codes get
-//! new numbers at the end. A change of anything else gets a new version, which the hello negotiates.
+//! version. No message changes its number or its fields; new messages and codes get new numbers at
+//! the end, and new messages a new version, which the hello negotiates, so that a client knows what
+//! it may send. Version 2 is version 1 and `OpenEncoded`.
 //!
 //! # Frames
 //! On a byte stream (Unix socket, TCP) both directions carry frames without gaps. All integers of
@@ -32,7 +33,8 @@
 //!    nothing after it is encrypted or signed.
 //! 2. `Open` gives a model's number, its limits and its [`Signature`], so that later payloads carry
 //!    neither names nor shapes.
-//! 3. `Infer` carries raw tensors. Many may be in flight on one connection; answers come in any
+//!    `OpenEncoded` (version 2) asks besides that float32 tensors travel [encoded](#encodings).
+//! 3. `Infer` carries the tensors. Many may be in flight on one connection; answers come in any
 //!    order and are matched by the request's id. Every `Infer` gets exactly one `Answer` or one
 //!    `Error` with its id, also if it was cancelled. Every other request with an id gets one reply
 //!    with that id, except `Cancel`, which gets none.
@@ -48,6 +50,30 @@
 //! zero. `Opened`: a [`Signature`] in postcard. `Models`: `count` times a [`ModelEntry`] in postcard.
 //! `Stats`: JSON text in UTF-8, at most [`FRAME_BODY_BYTES_MAX`](crate::limits::FRAME_BODY_BYTES_MAX)
 //! bytes. All other messages: none.
+//!
+//! # Encodings
+//! Where the wire is the latency, float32 tensors may travel as fewer bytes. `OpenEncoded` lists
+//! tensors, each at most once: a byte with its position (from 0; the highest bit is set for an
+//! output), a byte with the number of the [`Encoding`], and for `i8` the scale (float32) and the zero
+//! point (one signed byte). The answer is `Opened` as ever, with the signature of the model as it is,
+//! and with a number that stands for the model with these encodings on this connection: requests with
+//! it send and receive the listed tensors encoded, requests with the number that `Open` gives do not.
+//! The same list for the same model gets the same number; a connection may have
+//! [`ENCODED_OPENS_MAX`](crate::limits::ENCODED_OPENS_MAX). Payloads follow the same rule, with the
+//! encoded elements' size. What the server can't do is an error that names the tensor
+//! (`bad_encoding`), and nothing is opened.
+//!
+//! | number | name | bytes | element |
+//! |---|---|---|---|
+//! | 0 | `f32` | 4 | as it is |
+//! | 1 | `f16` | 2 | IEEE 754 half precision |
+//! | 2 | `i8` | 1 | (element − zero point) · scale |
+//!
+//! Both scales come from the client, who has made the input and knows what it expects of the output;
+//! the model's manifest need not say anything. The zero point costs one byte and is worth one bit for
+//! data on one side of 0: an image of unsigned bytes travels as it is with the zero point −128 (each
+//! byte minus 128), as does a softmax. Rounding, saturation and NaN are as [`Encoding`] says; an element
+//! that was decoded and is encoded again the same way comes out the same.
 //!
 //! # Errors
 //! The table of codes is [`ErrorCode`]. Where the framing is sound (the prefix is right), a bad
@@ -69,6 +95,7 @@
 //! | `Health 8 ready` | `c1 03 00 00 00 00 00 00 07 08 01` |
 //! | `Models 9` | `c1 02 00 00 00 00 00 00 08 09` |
 //! | `Goodbye (client)` | `c1 01 00 00 00 00 00 00 09` |
+//! | `OpenEncoded 1 "kws", input 0 f16, output 1 i8 0.5 zero -128` | `c1 10 00 00 00 00 00 00 0a 01 03 6b 77 73 09 00 01 81 02 00 00 00 3f 80` |
 //! | `HelloOk 1, 67108864 bytes, 256 in flight, 3 models` | `c1 09 00 00 00 00 00 00 00 01 80 80 80 20 80 02 03` |
 //! | `Challenge 32 times cd` | `c1 21 00 00 00 00 00 00 01 cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd` |
 //! | `Opened 1, model 2, 8 rows, 1 level, 0 us, batched x f32[4] to y i64[1]` | `c1 06 00 00 0d 00 00 00 02 01 02 08 01 00 01 01 01 78 00 01 04 01 01 79 09 01 01` |
@@ -85,6 +112,7 @@
 mod auth;
 mod body;
 mod code;
+mod encoding;
 mod frame;
 pub mod link;
 mod message;
@@ -95,6 +123,12 @@ mod tests;
 pub use auth::{AUTH_CONTEXT, Key, KeyLengthError};
 pub use body::{BodyError, ModelEntry, Signature, Tensor, payload_len, place};
 pub use code::ErrorCode;
+pub use encoding::{
+    BadScale, Element, ElementDecoder, Encoding, Encodings, EncodingsError, NoEncoding, Place,
+    Scale, TensorEncoding, write_encodings,
+};
+#[cfg(feature = "std")]
+pub(crate) use encoding::{decode_le, encode_in_place};
 pub use frame::{
     EncodeError, FrameError, HEAD_BYTES_MAX, Head, HeadDecoder, MAGIC, Prefix, encode_head,
     parse_head,
@@ -104,7 +138,7 @@ pub use message::{HealthKind, MessageError, Reply, Request, ServerLimits, error_
 /// Lowest protocol version that this crate speaks.
 pub const VERSION_MIN: u8 = 1;
 /// Highest protocol version that this crate speaks.
-pub const VERSION_MAX: u8 = 1;
+pub const VERSION_MAX: u8 = 2;
 
 /// The highest version in both ranges (both ends included); `None` if they do not meet.
 pub fn negotiate(ours: (u8, u8), theirs: (u8, u8)) -> Option<u8> {

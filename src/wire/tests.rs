@@ -69,6 +69,15 @@ fn golden_requests() -> Vec<(&'static str, Request<'static>, Vec<u8>)> {
         ("Health 8 ready", Request::Health { id: id(8), kind: HealthKind::Ready }, std::vec![]),
         ("Models 9", Request::Models { id: id(9) }, std::vec![]),
         ("Goodbye (client)", Request::Goodbye, std::vec![]),
+        (
+            "OpenEncoded 1 \"kws\", input 0 f16, output 1 i8 0.5 zero -128",
+            Request::OpenEncoded {
+                id: id(1),
+                name: "kws",
+                encodings: &[0x00, 1, 0x81, 2, 0, 0, 0, 0x3F, 0x80],
+            },
+            std::vec![],
+        ),
     ]
 }
 
@@ -208,6 +217,8 @@ fn error_codes_go_round_and_are_unique() {
             (204, "duplicate_request_id"),
             (205, "too_many_in_flight"),
             (206, "bad_deadline"),
+            (207, "bad_encoding"),
+            (208, "too_many_encodings"),
             (300, "queue_full"),
             (301, "deadline_unmeetable"),
             (302, "deadline_expired"),
@@ -242,7 +253,10 @@ fn broken_frames_are_named_at_the_first_byte_that_shows_it() {
 
 #[test]
 fn bad_headers_are_typed() {
-    assert_eq!(Request::decode(&[10]), Err(MessageError::UnknownNumber { number: 10 }));
+    assert_eq!(Request::decode(&[11]), Err(MessageError::UnknownNumber { number: 11 }));
+    // A list of encodings that no model could have.
+    let long = [&[10, 1, 1, b'x', 113][..], &[0; 113]].concat();
+    assert_eq!(Request::decode(&long), Err(MessageError::BadField { number: 10 }));
     assert_eq!(Request::decode(&[6]), Err(MessageError::BadField { number: 6 }));
     assert_eq!(Request::decode(&[]), Err(MessageError::BadField { number: 0 }));
     assert_eq!(Request::decode(&[6, 7, 1]), Err(MessageError::TrailingBytes { extra: 1 }));

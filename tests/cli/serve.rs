@@ -2,11 +2,16 @@
 
 use crate::support::{Scratch, Server, model, run};
 use crate::{check_answer, difference};
+use corelane::client::serial::{Port, SerialRequest};
 use corelane::client::{Address, Client, ClientError, Options};
-use corelane::units::{DType, Rows};
+use corelane::sys::terminal::{hold_open, pseudo_terminal};
+use corelane::units::{DType, Micros, Rows};
 use corelane::wire::ErrorCode;
+use corelane::wire::link::LinkOptions;
+use rustix::io::Errno;
 use rustix::process::Signal;
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -65,6 +70,31 @@ fn a_server_answers_on_both_transports_and_tells_its_state() {
     assert_eq!(drained["accepted"], 20);
     assert_eq!(drained["answered"], 20);
     assert!(!std::path::Path::new(&socket).exists(), "the socket file is gone");
+}
+
+#[test]
+fn float_tensors_travel_encoded_where_that_is_asked_for() {
+    let scratch = Scratch::new();
+    let (mlp, socket) = (model("mlp"), scratch.path("s.sock"));
+    let mut args = vec!["--model", &mlp, "--unix", &socket];
+    args.extend(UNPINNED);
+    let server = Server::start(&args);
+    let address = server.address("unix");
+    let input = format!("{mlp}/golden/batch4/input_0.npy");
+    let golden = format!("{mlp}/golden/batch4/output_0.npy");
+    let ask = |encoding: &str| {
+        run(&["infer", "mlp", &input, "--encoding", encoding, "--connect", &address, "--json"])
+    };
+    let ran = ask("x=f16").ok();
+    check_answer(&ran.json()[0], "mlp", 4);
+    let off = difference(&ran.json()[0]["outputs"][0], &golden);
+    assert!(off > 0.0 && off <= 1e-2, "{off}");
+    ask("z=f16").says(5, "there is no tensor \"z\"");
+    ask("x=i8:0").says(2, "is no encoding; write");
+    ask("x").says(2, "write NAME=f16");
+    // In process nothing travels.
+    run(&["infer", &mlp, "--encoding", "x=f16"]).says(2, "--connect");
+    server.stop().ok();
 }
 
 fn check_stats(server: &Server) {
@@ -340,6 +370,112 @@ fn load(address: &Address, client: u8, answers: &AtomicU64, refused: &AtomicU64)
             Err(error) => panic!("{error}"),
         }
     }
+}
+
+/// The line of a microcontroller whose other end a server has.
+struct Line {
+    fd: std::os::fd::OwnedFd,
+    _held: std::os::fd::OwnedFd,
+}
+
+impl Line {
+    fn new() -> (Line, String) {
+        let (fd, path) = pseudo_terminal().unwrap();
+        rustix::fs::fcntl_setfl(&fd, rustix::fs::OFlags::NONBLOCK).unwrap();
+        let held = hold_open(fd.as_fd()).unwrap();
+        (Line { fd, _held: held }, format!("{}:921600", path.display()))
+    }
+}
+
+impl Port for Line {
+    type Error = Errno;
+    fn read(&mut self, into: &mut [u8]) -> Result<usize, Errno> {
+        match rustix::io::read(&self.fd, into) {
+            Err(Errno::AGAIN | Errno::IO) => Ok(0),
+            result => result,
+        }
+    }
+    fn write(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
+        match rustix::io::write(&self.fd, bytes) {
+            Err(Errno::AGAIN | Errno::IO) => Ok(0),
+            result => result,
+        }
+    }
+    fn idle(&mut self, micros: u64) {
+        std::thread::sleep(std::time::Duration::from_micros(micros.min(200)));
+    }
+}
+
+struct Time(std::time::Instant);
+
+impl embedded_time::Clock for Time {
+    type T = u64;
+    const SCALING_FACTOR: embedded_time::fraction::Fraction =
+        embedded_time::fraction::Fraction::new(1, 1_000_000);
+    fn try_now(&self) -> Result<embedded_time::Instant<Self>, embedded_time::clock::Error> {
+        Ok(embedded_time::Instant::new(self.0.elapsed().as_micros() as u64))
+    }
+}
+
+type SerialClient = corelane::client::serial::SerialClient<Time, [u8; 512], [u8; 1024]>;
+
+fn serial_client() -> SerialClient {
+    let clock = Time(std::time::Instant::now());
+    SerialClient::new(clock, LinkOptions::new(921_600), [0; 512], [0; 1024], 1).unwrap()
+}
+
+#[test]
+fn a_term_signal_loses_nothing_that_serial_lines_have_in_flight() {
+    const LINES: usize = 2;
+    const WITHIN: Micros = Micros(30_000_000);
+    let scratch = Scratch::new();
+    let fake = scratch.fake("busy", 300_000, "batch_sizes = [1]");
+    let socket = scratch.path("s.sock");
+    let (lines, paths): (Vec<Line>, Vec<String>) = (0..LINES).map(|_| Line::new()).unzip();
+    let mut args = vec!["--model", &fake, "--unix", &socket];
+    for path in &paths {
+        args.extend(["--serial", path]);
+    }
+    args.extend(UNPINNED);
+    let server = Server::start(&args);
+    let accepted = |stats: &serde_json::Value| stats["models"][0]["accepted"].as_u64().unwrap();
+    let stats = || run(&["stats", "--connect", &server.address("unix"), "--json"]).ok().json();
+    std::thread::scope(|scope| {
+        for (at, mut line) in lines.into_iter().enumerate() {
+            scope.spawn(move || {
+                let mut client = serial_client();
+                let model = client.open(&mut line, "busy", &mut [0; 256], WITHIN).unwrap();
+                let row = [at as u8 + 1, 2, 3, 4];
+                let (request, mut got) = (SerialRequest::row(WITHIN), [0; 4]);
+                let answer = client.infer(&mut line, &model, request, row, &mut |at, bytes| {
+                    got[at..at + bytes.len()].copy_from_slice(bytes);
+                });
+                answer.expect("what was accepted is answered");
+                assert_eq!(got, row);
+            });
+        }
+        while accepted(&stats()[0]) < LINES as u64 {
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        // What the command line shows of the links.
+        let stats = &stats()[0];
+        let transport = &stats["extra"]["transport"];
+        for counter in ["link_received_bytes_total", "link_sent_bytes_total"] {
+            assert!(transport[counter].as_u64().unwrap() > 0, "{counter} in {transport}");
+        }
+        for counter in ["link_oversize_total", "link_crc_error_total"] {
+            assert_eq!(transport[counter], 0, "{counter} in {transport}");
+        }
+        for counter in ["link_resync_total", "link_retransmit_total"] {
+            assert!(transport[counter].is_u64(), "{counter} in {transport}");
+        }
+        server.signal(Signal::TERM);
+    });
+    let ended = server.end().ok();
+    let drained = &ended.json()[0];
+    assert_eq!(drained["drained"], true);
+    assert_eq!(drained["accepted"], LINES);
+    assert_eq!(drained["answered"], LINES);
 }
 
 #[test]

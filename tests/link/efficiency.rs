@@ -1,7 +1,10 @@
-//! How much of the line is payload, and how long a round trip takes, at 921600 baud.
+//! How much of the line is payload, how long a round trip takes, and what encodings save.
 
 use crate::server::Model;
 use crate::world::World;
+use corelane::client::serial::{Opening, Retries};
+use corelane::units::{Micros, Rows};
+use corelane::wire::{Encoding, Place, Scale, TensorEncoding};
 
 const BAUD: u32 = 921_600;
 const COMPUTE_NS: u64 = 5_000_000;
@@ -41,6 +44,48 @@ fn the_line_carries_payload_and_little_else() {
             );
             assert!(payload >= 0.92, "{payload}");
             assert!(over <= 1.10, "{over}");
+        }
+    }
+}
+
+#[test]
+fn encodings_save_what_they_leave_out() {
+    // dscnn_kws: 49 x 10 numbers to 12.
+    let kws = Model { name: "kws", input: 490 * 4, output: 12 * 4, compute_ns: COMPUTE_NS };
+    let scale = Scale::new(0.05).unwrap();
+    let i8 = Encoding::I8 { scale, zero_point: 0 };
+    for baud in [115_200, BAUD] {
+        let mut as_is = 0.0;
+        for encoding in [Encoding::F32, Encoding::F16, i8] {
+            let mut world = World::new(baud, 0, (256, 1024), &[kws], 1);
+            let encodings = [Place::Input(0), Place::Output(0)];
+            let encodings = encodings.map(|place| TensorEncoding { place, encoding });
+            let opening = Opening { name: "kws", encodings: &encodings };
+            let mut model = world.open(opening, 2_000).unwrap();
+            let bytes = model.input_len(Rows(1)) + model.output_len(Rows(1));
+            assert_eq!(bytes, (490 + 12) * encoding.element_bytes());
+            let begin = world.clock.ns();
+            world.infer(&model, 2_000).unwrap();
+            let took = (world.clock.ns() - begin) as f64;
+            let ideal = bytes as f64 * 10e9 / f64::from(baud) + COMPUTE_NS as f64;
+            println!(
+                "dscnn_kws at {baud} baud as {encoding}: {bytes} bytes, round trip {:.2} ms with {} ms of compute, {:+.1} % over bytes/baud + compute",
+                took / 1e6,
+                COMPUTE_NS / 1_000_000,
+                took / ideal * 100.0 - 100.0
+            );
+            // Heads and frames are some 90 bytes, whatever the encoding.
+            let over = (took - ideal) * f64::from(baud) / 10e9;
+            assert!(over < 130.0, "{over} bytes over");
+            match encoding {
+                Encoding::F32 => as_is = took,
+                _ => assert!(took < as_is),
+            }
+            // After a new session it is opened again with the same encodings.
+            world.restart_client();
+            let once = Retries { times: 0, pause: Micros(0), after_link_loss: false };
+            world.infer_retrying(opening, &mut model, 2_000, once).unwrap();
+            assert_eq!(model.input_len(Rows(1)), 490 * encoding.element_bytes());
         }
     }
 }

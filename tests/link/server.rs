@@ -7,12 +7,13 @@ use corelane::units::{
 };
 use corelane::wire::link::{Endpoint, LinkEvent, LinkOptions, Role};
 use corelane::wire::{
-    ErrorCode, HEAD_BYTES_MAX, HeadDecoder, Reply, Request, ServerLimits, Signature, Tensor,
-    encode_head,
+    Encodings, ErrorCode, HEAD_BYTES_MAX, HeadDecoder, Place, Reply, Request, ServerLimits,
+    Signature, Tensor, encode_head,
 };
 use std::collections::HashMap;
 
-/// Input and output bytes of a model, one row.
+/// Input and output bytes of a model, one row: as they travel. With encodings, those of float32
+/// tensors; a server that computes a checksum of the bytes need not decode them.
 #[derive(Debug, Clone, Copy)]
 pub struct Model {
     pub name: &'static str,
@@ -125,6 +126,35 @@ impl Server {
         let bytes = frame(reply, payload);
         self.out.extend(bytes);
     }
+    fn open(&mut self, id: RequestId, name: &str, encodings: &[u8]) -> (Reply<'static>, Vec<u8>) {
+        let Some(at) = self.models.iter().position(|m| m.name == name) else {
+            return (refusal(id, ErrorCode::UnknownModel), vec![]);
+        };
+        let model = self.models[at];
+        let dtype = if encodings.is_empty() { DType::U8 } else { DType::F32 };
+        let mut number = at;
+        if !encodings.is_empty() {
+            let mut view = Model { name: "", ..model };
+            for asked in Encodings::new(encodings) {
+                let asked = asked.expect("a stream without errors");
+                let size = asked.encoding.element_bytes();
+                match asked.place {
+                    Place::Input(_) => view.input = model.input / 4 * size,
+                    Place::Output(_) => view.output = model.output / 4 * size,
+                }
+            }
+            number = self.models.len();
+            self.models.push(view);
+        }
+        let reply = Reply::Opened {
+            id,
+            model: ModelId(number as u16),
+            rows_max: Rows(1),
+            priority_levels: 1,
+            timeout: Micros(0),
+        };
+        (reply, signature(model, dtype))
+    }
     fn stream(&mut self, now: u64, mut data: &[u8]) {
         while !data.is_empty() {
             match &mut self.incoming {
@@ -163,8 +193,8 @@ impl Server {
                     let n = self.head.feed(data).expect("a stream without errors");
                     data = &data[n..];
                     let Some(head) = self.head.head() else { continue };
-                    let request = Request::decode(head.header).expect("a message");
-                    let left = head.payload_len as usize;
+                    let (header, left) = (head.header.to_vec(), head.payload_len as usize);
+                    let request = Request::decode(&header).expect("a message");
                     let mut replies = Vec::new();
                     self.incoming = if left > 0 { Incoming::Skip { left } } else { Incoming::Head };
                     match request {
@@ -174,25 +204,13 @@ impl Server {
                                 in_flight_max: 8,
                                 models: self.models.len() as u16,
                             };
-                            replies.push((Reply::HelloOk { version: 1, limits }, Vec::new()));
+                            replies.push((Reply::HelloOk { version: 2, limits }, Vec::new()));
                         }
                         Request::Open { id, name } => {
-                            match self.models.iter().position(|m| m.name == name) {
-                                None => {
-                                    replies.push((refusal(id, ErrorCode::UnknownModel), vec![]))
-                                }
-                                Some(at) => {
-                                    let model = self.models[at];
-                                    let reply = Reply::Opened {
-                                        id,
-                                        model: ModelId(at as u16),
-                                        rows_max: Rows(1),
-                                        priority_levels: 1,
-                                        timeout: Micros(0),
-                                    };
-                                    replies.push((reply, signature(model)));
-                                }
-                            }
+                            replies.push(self.open(id, name, &[]));
+                        }
+                        Request::OpenEncoded { id, name, encodings } => {
+                            replies.push(self.open(id, name, encodings));
                         }
                         Request::Infer { id, model, .. } => {
                             let model = usize::from(model.0);
@@ -222,12 +240,12 @@ fn frame(reply: Reply<'_>, payload: &[u8]) -> Vec<u8> {
     [&head[..n], payload].concat()
 }
 
-fn signature(model: Model) -> Vec<u8> {
+fn signature(model: Model, dtype: DType) -> Vec<u8> {
     let tensor = |name, len: usize| {
         let mut row_shape = heapless::Vec::new();
-        row_shape.push(len as u32).unwrap();
+        row_shape.push((len / dtype.size_bytes()) as u32).unwrap();
         let mut tensors = heapless::Vec::new();
-        tensors.push(Tensor { name, dtype: DType::U8, row_shape }).unwrap();
+        tensors.push(Tensor { name, dtype, row_shape }).unwrap();
         tensors
     };
     let signature = Signature {

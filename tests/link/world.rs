@@ -3,7 +3,7 @@
 use crate::line::{Faults, Line, Random};
 use crate::server::{Model, Server, compute};
 use corelane::client::serial::{
-    Port, Retries, SerialAnswer, SerialClient, SerialError, SerialModel, SerialRequest,
+    Opening, Port, Retries, SerialAnswer, SerialClient, SerialError, SerialModel, SerialRequest,
 };
 use corelane::units::{Micros, Rows};
 use corelane::wire::link::LinkOptions;
@@ -170,9 +170,13 @@ impl World {
         machines.up.faults = faults;
         machines.down.faults = faults;
     }
-    pub fn open(&mut self, name: &str, within_ms: u32) -> Result<SerialModel, SerialError> {
+    pub fn open<'a>(
+        &mut self,
+        opening: impl Into<Opening<'a>>,
+        within_ms: u32,
+    ) -> Result<SerialModel, SerialError> {
         let mut scratch = [0; 256];
-        self.client.open(&mut self.port, name, &mut scratch, Micros(within_ms * 1000))
+        self.client.open(&mut self.port, opening, &mut scratch, Micros(within_ms * 1000))
     }
     /// One inference with random input. Panics if the answer is wrong, or the deadline was missed.
     pub fn infer(
@@ -205,9 +209,9 @@ impl World {
         self.machines.borrow_mut().server.executed.clear();
         result
     }
-    pub fn infer_retrying(
+    pub fn infer_retrying<'a>(
         &mut self,
-        name: &str,
+        opening: impl Into<Opening<'a>>,
         model: &mut SerialModel,
         within_ms: u32,
         retries: Retries,
@@ -219,7 +223,7 @@ impl World {
         let mut scratch = [0; 256];
         let result = self.client.infer_retrying(
             &mut self.port,
-            (name, model, &mut scratch),
+            (opening, model, &mut scratch),
             SerialRequest::row(Micros(within_ms * 1000)),
             retries,
             || input.iter().copied(),

@@ -145,8 +145,8 @@ fn the_hello_comes_first_and_versions_must_meet() {
     raw.expect_error(None, ErrorCode::UnexpectedMessage, 6, 0);
     raw.closed();
     let mut raw = fixture.raw();
-    raw.send(&frame(&Request::Hello { version_min: 2, version_max: 9, client: "" }, &[]));
-    raw.expect_error(None, ErrorCode::UnsupportedVersion, 1, 1);
+    raw.send(&frame(&Request::Hello { version_min: 3, version_max: 9, client: "" }, &[]));
+    raw.expect_error(None, ErrorCode::UnsupportedVersion, 1, 2);
     raw.closed();
     let mut raw = fixture.raw();
     raw.send(&frame_of(&[77], &[]));
@@ -371,5 +371,74 @@ fn an_infer_to_the_highest_numbers_is_harmless() {
     let mut nothing = [0; 1];
     raw.stream.set_nonblocking(true).unwrap();
     assert!(raw.stream.read(&mut nothing).is_err(), "a cancel has no answer");
+    fixture.still_serves();
+}
+
+#[test]
+fn what_is_refused_before_the_queue_is_counted_by_its_reason() {
+    let mut small = model("m", 8, &[1, 4], Duration::from_millis(20));
+    small.max_queue_size = 8;
+    let options = ServerOptions { in_flight_max: 2, ..ServerOptions::default() };
+    let fixture = serve_with(vec![small], options);
+    let counts = || {
+        let stats = fixture.runtime.stats();
+        stats.models[0].inference_request_failure.clone()
+    };
+    let before = counts();
+    let mut raw = fixture.greeted();
+    let row = [1u8; 8];
+    // Each once more than the one before it, so that no two are mixed up.
+    let refusals = [
+        ("wrong_payload_length", infer(1, 0, 1, &row[..7])),
+        ("wrong_rows", infer(1, 0, 0, &[])),
+        ("bad_priority", infer_with(1, 0, 1, 0, 3, &row)),
+        ("timeout_too_long", infer_with(1, 0, 1, u32::MAX, 0, &row)),
+    ];
+    for (times, (_, bytes)) in refusals.iter().enumerate() {
+        for _ in 0..=times {
+            raw.send(bytes);
+            assert!(matches!(raw.hear(), Heard::Error { id: Some(1), .. }));
+        }
+    }
+    for _ in 0..3 {
+        raw.send(&infer(1, 9, 1, &row));
+        raw.expect_error(Some(1), ErrorCode::UnknownModel, 9, 1);
+    }
+    // In one piece, so that no answer comes in between: two in flight, the same id again, and one too
+    // many. A worker may answer the first before the errors are sent.
+    raw.send(&[1, 2, 2, 3].map(|id| infer(id, 0, 1, &row)).concat());
+    let mut heard: Vec<String> = (0..4).map(|_| format!("{:?}", raw.hear())).collect();
+    heard.sort();
+    let answer = |id| format!("{:?}", Heard::Answer { id, rows: 1, payload: row.to_vec() });
+    let error = |id, code, a, b| format!("{:?}", Heard::Error { id: Some(id), code, a, b });
+    let duplicate = error(2, ErrorCode::DuplicateRequestId, 2, 0);
+    let many = error(3, ErrorCode::TooManyInFlight, 2, 2);
+    assert_eq!(heard, [answer(1), answer(2), duplicate, many]);
+    fixture.server().set_ready(false);
+    raw.send(&infer(4, 0, 1, &row));
+    raw.expect_error(Some(4), ErrorCode::NotReady, 0, 0);
+    fixture.server().set_ready(true);
+    let after = counts();
+    let grown: Vec<(&str, u64)> = after
+        .iter()
+        .map(|(reason, n)| (*reason, n - before[reason]))
+        .filter(|(_, n)| *n > 0)
+        .collect();
+    let mut wanted = vec![
+        ("wrong_payload_length", 1),
+        ("wrong_rows", 2),
+        ("bad_priority", 3),
+        ("timeout_too_long", 4),
+        ("duplicate_request_id", 1),
+        ("too_many_in_flight", 1),
+        ("not_ready", 1),
+    ];
+    wanted.sort();
+    let mut grown = grown;
+    grown.sort();
+    assert_eq!(grown, wanted);
+    let unknown = &fixture.server().counters().unknown_model_total;
+    assert_eq!(unknown.load(std::sync::atomic::Ordering::Relaxed), 3);
+    drop(raw);
     fixture.still_serves();
 }

@@ -1,5 +1,6 @@
 """Drives examples/python/corelane.py against a server; run by the test `socket`."""
 
+import struct
 import sys
 
 import corelane
@@ -17,8 +18,8 @@ def fails(name, call):
 
 
 with corelane.connect(unix) as client:
-    assert client.version == 1
-    assert [name for _, _, name in client.models()] == ["m", "big", "slow"]
+    assert client.version == 2
+    assert [name for _, _, name in client.models()] == ["m", "big", "slow", "floats"]
     model = client.open("m")
     assert (model.rows_max, model.batched, model.priority_levels) == (4, True, 2)
     tensor = model.inputs[0]
@@ -55,7 +56,7 @@ with corelane.connect(unix) as client:
     client.wait(first), client.wait(second)
 
     error = fails("unknown_model", lambda: client.open("nobody"))
-    assert error.number == 200 and error.b == 3
+    assert error.number == 200 and error.b == 4
     error = fails("wrong_payload_length", lambda: client.infer(model, [bytes(15)]))
     assert (error.a, error.b) == (15, 16)
     fails("wrong_rows", lambda: client.infer(model, [bytes(80)], rows=5))
@@ -66,6 +67,19 @@ with corelane.connect(unix) as client:
     assert client.ping() > 0 and client.live() and client.ready()
     stats = client.stats()
     assert stats["models"][0]["name"] == "m" and stats["models"][0]["inference_request_success"] >= 32
+
+    row = struct.pack("<4f", 1.5, -0.25, 1e9, float("nan"))
+    for encodings, wanted in [
+        ({"x": "f16", "y": "f16"}, (1.5, -0.25, float("inf"), None)),
+        ({"x": ("i8", 0.25, -128)}, (1.5, 0.0, 63.75, 0.0)),
+        ({"y": ("i8", 0.25, 0)}, (1.5, -0.25, 31.75, 0.0)),
+    ]:
+        floats = client.open("floats", encodings)
+        got = client.infer(floats, [row]).values()[0]
+        assert all(w == g or (w is None and g != g) for w, g in zip(wanted, got)), (wanted, got)
+    assert client.infer(client.open("floats"), [row]).outputs == [row]
+    error = fails("bad_encoding", lambda: client.open("m", {"x": "f16"}))
+    assert (error.a, error.b) == (0, 1) and "uint8" in error.text, error
 
     try:
         import numpy

@@ -7,6 +7,7 @@ mod abuse;
 mod basics;
 mod direct;
 mod doors;
+mod encoded;
 mod ends;
 mod faults;
 mod python;

@@ -21,6 +21,7 @@ fn the_python_client_does_everything() {
             model("m", 16, &[1, 4], Duration::from_millis(1)),
             model("big", 300_000, &[1], Duration::ZERO),
             model("slow", 8, &[1], Duration::from_millis(300)),
+            crate::encoded::long("floats", 4),
         ],
         options,
     );

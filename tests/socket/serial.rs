@@ -2,12 +2,14 @@
 //! flips bits, a device that is unplugged and comes back, a client that restarts.
 
 use crate::support::{Fixture, PATIENCE, model, serve_with};
-use corelane::client::serial::{Port, SerialClient, SerialError, SerialModel, SerialRequest};
+use corelane::client::serial::{
+    Opening, Port, SerialClient, SerialError, SerialModel, SerialRequest,
+};
 use corelane::sys::terminal::{hold_open, pseudo_terminal};
 use corelane::transport::{BindError, SerialOptions, ServerOptions};
 use corelane::units::{Micros, Rows};
-use corelane::wire::ErrorCode;
 use corelane::wire::link::LinkOptions;
+use corelane::wire::{ElementDecoder, Encoding, ErrorCode, Place, Scale, TensorEncoding};
 use embedded_time::fraction::Fraction;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
@@ -149,6 +151,135 @@ fn a_serial_port_serves_the_same_models() {
     let refused =
         crate::support::start(&mut runtime, ServerOptions { serial, ..Default::default() });
     assert!(matches!(refused, Err(BindError::InUse { .. })), "{refused:?}");
+}
+
+#[test]
+fn encoded_numbers_travel_a_serial_line() {
+    let (mut line, path) = line();
+    let serial = vec![SerialOptions { path, baud: BAUD, rts_cts: false }];
+    let models =
+        vec![crate::encoded::long("floats", 1_001), model("bytes", 64, &[1], Duration::ZERO)];
+    let fixture = serve_with(models, ServerOptions { serial, ..ServerOptions::default() });
+    let mut client = client(4);
+    let encoding = Encoding::I8 { scale: Scale::new(0.5).unwrap(), zero_point: -100 };
+    let encodings = [
+        TensorEncoding { place: Place::Input(0), encoding: Encoding::F16 },
+        TensorEncoding { place: Place::Output(0), encoding },
+    ];
+    let opening = Opening { name: "floats", encodings: &encodings };
+    let model = client.open(&mut line, opening, &mut [0; 256], WITHIN).unwrap();
+    assert_eq!((model.input_len(Rows(1)), model.output_len(Rows(1))), (2_002, 1_001));
+    // Only the output's encoding rounds, and saturates.
+    let values = (0..1_001u16).map(|n| f32::from(n) * 0.25 - 20.0);
+    let mut got = Vec::new();
+    let mut decoder = ElementDecoder::new(encoding);
+    line.flip = 5_000;
+    for _ in 0..5 {
+        got.clear();
+        client
+            .infer(
+                &mut line,
+                &model,
+                SerialRequest::row(WITHIN),
+                Encoding::F16.bytes(values.clone()),
+                &mut |_, bytes| got.extend(bytes.iter().filter_map(|&byte| decoder.push(byte))),
+            )
+            .unwrap();
+        assert_eq!(got.len(), 1_001);
+        for (got, value) in got.iter().zip(values.clone()) {
+            let nearest = value.clamp(-14.0, 113.5);
+            assert!((got - nearest).abs() <= 0.25, "{got} for {value}");
+        }
+    }
+    let encodings = [TensorEncoding { place: Place::Input(0), encoding }];
+    let opening = Opening { name: "bytes", encodings: &encodings };
+    let refused = client.open(&mut line, opening, &mut [0; 256], WITHIN).unwrap_err();
+    assert_eq!(refused.code(), Some(ErrorCode::BadEncoding));
+    assert!(matches!(refused, SerialError::Server { a: 0, b: 2, .. }), "{refused}");
+    fixture.still_serves();
+}
+
+#[test]
+fn several_ports_and_sockets_are_served_at_once() {
+    const PORTS: usize = 3;
+    let lines: Vec<(Line, PathBuf)> = (0..PORTS).map(|_| line()).collect();
+    let serial = lines
+        .iter()
+        .map(|(_, path)| SerialOptions { path: path.clone(), baud: BAUD, rts_cts: false })
+        .collect();
+    let models = vec![
+        model("small", 64, &[1, 4], Duration::ZERO),
+        model("large", 30_000, &[1], Duration::from_millis(1)),
+    ];
+    let fixture = serve_with(models, ServerOptions { serial, ..ServerOptions::default() });
+    std::thread::scope(|scope| {
+        for (at, (mut line, _)) in lines.into_iter().enumerate() {
+            scope.spawn(move || {
+                // One line is bad; that is nobody else's trouble.
+                line.flip = if at == 0 { 3_000 } else { 0 };
+                let mut client = client(at as u32);
+                for name in ["large", "small", "large"] {
+                    let model = open(&mut client, &mut line, name).unwrap();
+                    for n in 0..15u8 {
+                        echo(&mut client, &mut line, &model, n + 50 * at as u8).unwrap();
+                    }
+                }
+            });
+        }
+        for at in 0..2u8 {
+            let mut client = fixture.client();
+            scope.spawn(move || {
+                let models = [client.open("small").unwrap(), client.open("large").unwrap()];
+                for n in 0..100u8 {
+                    let model = &models[usize::from(n % 4 == 0)];
+                    let row = vec![n + 100 * at; model.input_len(1)];
+                    let answer = client.infer(model, Rows(1), &row).unwrap();
+                    assert!(answer.payload == row, "another answer");
+                    client.give_back(answer.payload);
+                }
+            });
+        }
+    });
+    fixture.still_serves();
+}
+
+#[test]
+fn a_drain_answers_what_a_serial_line_has_in_flight() {
+    let (mut line, path) = line();
+    let serial = vec![SerialOptions { path, baud: BAUD, rts_cts: false }];
+    let models = vec![model("slow", 64, &[1], Duration::from_millis(300))];
+    let mut fixture = serve_with(models, ServerOptions { serial, ..ServerOptions::default() });
+    let mut client = client(7);
+    let slow = open(&mut client, &mut line, "slow").unwrap();
+    let answered = std::thread::scope(|scope| {
+        let (client, line, slow) = (&mut client, &mut line, &slow);
+        let answered = scope.spawn(move || {
+            let first = echo(client, line, slow, 3);
+            // The next finds the session closed, or is told.
+            let request = SerialRequest::row(Micros(2_000_000));
+            let row = [0; 64];
+            let late = client.infer(line, slow, request, row, &mut |_, _| {});
+            (first, late)
+        });
+        fixture.until("the worker has the request", |f| f.is_running(0));
+        fixture.server().drain();
+        answered.join().unwrap()
+    });
+    answered.0.expect("what was accepted is answered");
+    let late = answered.1.expect_err("nothing is accepted after a drain");
+    let told = late.code() == Some(ErrorCode::ShuttingDown);
+    let ended = matches!(
+        late,
+        SerialError::Link(_)
+            | SerialError::StaleModel
+            | SerialError::Deadline { .. }
+            | SerialError::Session(_)
+    );
+    assert!(told || ended, "{late}");
+    fixture.server.take().unwrap().join();
+    let report = fixture.runtime.drain(PATIENCE);
+    assert!(report.clean);
+    assert_eq!(corelane::sys::alloc::hot_calls(), 0);
 }
 
 #[test]

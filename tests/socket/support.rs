@@ -246,7 +246,7 @@ impl<S: Read + Write> Raw<S> {
             }
             Reply::Answer { id, rows, .. } => Heard::Answer { id: id.0, rows: rows.0, payload },
             Reply::Pong { id } => Heard::Pong(id.0),
-            Reply::HelloOk { version: 1, .. } => Heard::HelloOk,
+            Reply::HelloOk { version: 1 | 2, .. } => Heard::HelloOk,
             Reply::Challenge { nonce } => Heard::Challenge(nonce),
             Reply::Goodbye => Heard::Goodbye,
             other => Heard::Other(other.number(), other.id().map(|id| id.0), payload),

@@ -11,6 +11,7 @@ use corelane::config::{parse_cores, parse_idle, parse_wish};
 use corelane::engine::Wish;
 use corelane::transport::SerialOptions;
 use corelane::units::CoreId;
+use corelane::wire::Encoding;
 use corelane::worker::IdleStrategy;
 use std::path::PathBuf;
 
@@ -208,6 +209,10 @@ pub struct InferArgs {
     /// An input by name.
     #[arg(long = "input", value_name = "NAME=FILE.npy", value_parser = parse_named)]
     pub named: Vec<(String, PathBuf)>,
+    /// Let a float32 input or output of a served model travel as f16, or as i8:SCALE:ZERO, where each
+    /// byte stands for (byte - ZERO) * SCALE (may be repeated).
+    #[arg(long = "encoding", value_name = "NAME=ENCODING", value_parser = parse_encoding, requires = "connect")]
+    pub encodings: Vec<(String, Encoding)>,
     /// Send each row as a request of its own, all in flight at once.
     #[arg(long)]
     pub rows: bool,
@@ -234,6 +239,17 @@ fn parse_named(text: &str) -> Result<(String, PathBuf), String> {
             Ok((name.into(), file.into()))
         }
         _ => Err("write NAME=FILE.npy".into()),
+    }
+}
+
+fn parse_encoding(text: &str) -> Result<(String, Encoding), String> {
+    // Names may hold any character; encodings hold no "=".
+    match text.rsplit_once('=') {
+        Some((name, encoding)) if !name.is_empty() => {
+            let encoding = encoding.parse().map_err(|e| format!("{encoding:?} is {e}"))?;
+            Ok((name.into(), encoding))
+        }
+        _ => Err("write NAME=f16 or NAME=i8:SCALE:ZERO".into()),
     }
 }
 

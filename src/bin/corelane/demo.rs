@@ -108,7 +108,7 @@ pub fn run(args: &DemoArgs) -> Outcome {
     );
     let address = Address::Unix(path);
     let targets = |name: &str| -> Result<[Target; 2], Exit> {
-        let remote = Target::remote(link::connect(&address, None)?, &address, name)?;
+        let remote = Target::remote(link::connect(&address, None)?, &address, name, &[])?;
         let model = runtime.client().model(name).map_err(|e| Exit::new(Code::Failure, e))?;
         Ok([remote, Target::local(model)])
     };

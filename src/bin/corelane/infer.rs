@@ -63,7 +63,7 @@ pub fn run(args: &InferArgs) -> Outcome {
                 return Err(Exit::new(Code::Usage, text));
             }
             let client = link::connect(address, args.server.psk_file.as_deref())?;
-            let target = Target::remote(client, address, &args.model)?;
+            let target = Target::remote(client, address, &args.model, &args.encodings)?;
             talk(args, target, &args.model, &[])
         }
         None => {

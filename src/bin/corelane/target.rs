@@ -6,7 +6,7 @@ use crate::tensors;
 use corelane::client::{self, Address, Client, ClientError, Infer, TensorInfo};
 use corelane::runtime::{InferError, ModelHandle, Pending};
 use corelane::units::{Micros, Priority, Receipt, Rows};
-use corelane::wire::ErrorCode;
+use corelane::wire::{Encoding, ErrorCode, Place, TensorEncoding};
 use std::collections::VecDeque;
 use std::time::Instant;
 
@@ -81,9 +81,19 @@ impl Target {
         }
     }
 
-    /// A model of a server.
-    pub fn remote(mut client: Client, address: &Address, name: &str) -> Result<Target, Exit> {
-        let model = client.open(name).map_err(|e| link::lost(address, &e))?;
+    /// A model of a server. `encodings` are by the names of its tensors.
+    pub fn remote(
+        mut client: Client,
+        address: &Address,
+        name: &str,
+        encodings: &[(String, Encoding)],
+    ) -> Result<Target, Exit> {
+        let mut model = client.open(name).map_err(|e| link::lost(address, &e))?;
+        if !encodings.is_empty() {
+            let tensors = places(&model, encodings)?;
+            let opened = client.open_encoded(name, &tensors);
+            model = opened.map_err(|e| link::lost(address, &e))?;
+        }
         Ok(Target {
             inputs: model.inputs.clone(),
             outputs: model.outputs.clone(),
@@ -119,12 +129,14 @@ impl Target {
             }
             Way::Remote { client, address, model, sent } => {
                 let Treatment { timeout, priority } = how;
+                let encoded = model.encode_input(rows, payload.to_vec());
+                let payload = encoded.map_err(|e| link::lost(address, &e))?;
                 // More rows than the number travels with are refused by the server as that many.
                 let rows = Rows(u16::try_from(rows).unwrap_or(u16::MAX));
                 let request = Infer { model: model.id, rows, deadline: timeout, priority };
                 let start = Instant::now();
                 let ticket =
-                    client.submit_with(request, payload).map_err(|e| link::lost(address, &e))?;
+                    client.submit_with(request, &payload).map_err(|e| link::lost(address, &e))?;
                 sent.push((number, ticket, start));
             }
         }
@@ -165,7 +177,7 @@ impl Target {
                 let receipt = *answer.receipt();
                 Ok((number, Ok(Answered { rows, payload, receipt, latency_ns })))
             }
-            Way::Remote { client, address, sent, .. } => {
+            Way::Remote { client, address, model, sent } => {
                 assert!(!sent.is_empty(), "a request in flight");
                 let (ticket, end) = client.wait_any().map_err(|e| link::lost(address, &e))?;
                 let at = sent
@@ -176,7 +188,10 @@ impl Target {
                 let latency_ns = start.elapsed().as_nanos() as u64;
                 let end = match end {
                     Ok(client::Answer { rows, receipt, payload }) => {
-                        Ok(Answered { rows: rows.0 as usize, payload, receipt, latency_ns })
+                        let rows = rows.0 as usize;
+                        let payload = model.decode_output(rows, &payload);
+                        let payload = payload.map_err(|e| link::lost(address, &e))?;
+                        Ok(Answered { rows, payload, receipt, latency_ns })
                     }
                     Err(error) => Err(Unanswered {
                         code: error.code().unwrap_or(ErrorCode::Internal),
@@ -187,6 +202,29 @@ impl Target {
             }
         }
     }
+}
+
+/// The positions of the tensors that are named; one that is input and output is both.
+fn places(
+    model: &client::Model,
+    encodings: &[(String, Encoding)],
+) -> Result<Vec<TensorEncoding>, Exit> {
+    let inputs = model.inputs.iter().enumerate().map(|(at, t)| (&t.name, Place::Input(at as u8)));
+    let outputs =
+        model.outputs.iter().enumerate().map(|(at, t)| (&t.name, Place::Output(at as u8)));
+    let all: Vec<(&String, Place)> = inputs.chain(outputs).collect();
+    let mut tensors = Vec::new();
+    for (name, encoding) in encodings {
+        let before = tensors.len();
+        let named = all.iter().filter(|(other, _)| *other == name);
+        tensors.extend(named.map(|&(_, place)| TensorEncoding { place, encoding: *encoding }));
+        if tensors.len() == before {
+            let names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
+            let text = format!("there is no tensor {name:?}; there are: {}", names.join(", "));
+            return Err(Exit::new(Code::Refused, text));
+        }
+    }
+    Ok(tensors)
 }
 
 fn unanswered(error: &InferError) -> Unanswered {

@@ -1,7 +1,7 @@
 //! Requests from beginning to end, over a port that does not block.
 
 use super::{IN_FLIGHT, Port, Retries, SerialAnswer, SerialClient, SerialError, SerialEvent};
-use super::{SerialModel, SerialRequest};
+use super::{Opening, SerialModel, SerialRequest};
 use crate::client::session::{Event, Infer, State};
 use crate::units::{Micros, ModelId, RequestId};
 use crate::wire::Reply;
@@ -136,22 +136,23 @@ where
         }
     }
 
-    /// Opens a model by name; opening does nothing at the server, so it is begun again after the loss
-    /// of a session, as long as there is time. `scratch` holds its signature meanwhile (a few hundred bytes; the error
-    /// says if it is too short).
+    /// Opens a model by its name, or by an [`Opening`] with encodings; opening does nothing at the
+    /// server, so it is begun again after the loss of a session, as long as there is time. `scratch`
+    /// holds its signature meanwhile (a few hundred bytes; the error says if it is too short).
     ///
     /// # Errors
     /// There is no such model, or anything that [`infer`](Self::infer) may meet.
-    pub fn open<P: Port>(
+    pub fn open<'a, P: Port>(
         &mut self,
         port: &mut P,
-        name: &str,
+        opening: impl Into<Opening<'a>>,
         scratch: &mut [u8],
         within: Micros,
     ) -> Result<SerialModel, SerialError<P::Error>> {
+        let opening = opening.into();
         let until = self.until(within)?;
         loop {
-            match self.open_once(port, name, scratch, until) {
+            match self.open_once(port, opening, scratch, until) {
                 Err(SerialError::Link(_)) => {}
                 result => return result,
             }
@@ -160,13 +161,13 @@ where
     fn open_once<P: Port>(
         &mut self,
         port: &mut P,
-        name: &str,
+        opening: Opening<'_>,
         scratch: &mut [u8],
         until: Until,
     ) -> Result<SerialModel, SerialError<P::Error>> {
         self.ready(port, until)?;
         let id = loop {
-            if let Some(id) = self.request_open(name)? {
+            if let Some(id) = self.request_open(opening)? {
                 break id;
             }
             if let Some(reason) = self.turn(port, until, &mut |_| {})? {
@@ -213,7 +214,7 @@ where
         }
         let max = scratch.len();
         let signature = scratch.get(..len).ok_or(SerialError::SignatureTooLong { len, max })?;
-        model.describe(signature).map_err(SerialError::Signature)?;
+        model.describe(opening, signature).map_err(SerialError::Signature)?;
         Ok(model)
     }
 
@@ -347,26 +348,27 @@ where
     }
 
     /// As [`infer`](Self::infer), made again as `retries` says; `input` gives the bytes anew each
-    /// time, `model` is opened again by its name after a new session.
+    /// time, `model` is opened again after a new session.
     ///
     /// # Errors
     /// The last attempt's. All attempts together take no longer than `request.within`.
     #[allow(clippy::too_many_arguments)]
-    pub fn infer_retrying<P: Port, I: IntoIterator<Item = u8>>(
+    pub fn infer_retrying<'a, P: Port, I: IntoIterator<Item = u8>>(
         &mut self,
         port: &mut P,
-        (name, model, scratch): (&str, &mut SerialModel, &mut [u8]),
+        (opening, model, scratch): (impl Into<Opening<'a>>, &mut SerialModel, &mut [u8]),
         request: SerialRequest,
         retries: Retries,
         mut input: impl FnMut() -> I,
         output: &mut dyn FnMut(usize, &[u8]),
     ) -> Result<SerialAnswer, SerialError<P::Error>> {
+        let opening = opening.into();
         let until = self.until::<P::Error>(request.within)?;
         let mut left = retries.times;
         loop {
             let within = until.at.saturating_sub(self.now()?) as u32;
             let result = if model.generation != self.generation || !self.link.is_up() {
-                let opened = self.open(port, name, scratch, Micros(within));
+                let opened = self.open(port, opening, scratch, Micros(within));
                 opened.map(|opened| *model = opened).and(Err(SerialError::StaleModel))
             } else {
                 let request = SerialRequest { within: Micros(within), ..request };

@@ -14,10 +14,12 @@ mod port;
 mod types;
 
 pub use port::{Bytes, EmbeddedIo, Port};
-pub use types::{Retries, SerialAnswer, SerialError, SerialModel, SerialRequest};
+pub use types::{Opening, Retries, SerialAnswer, SerialError, SerialModel, SerialRequest};
 
 use super::session::{Event, Infer, Session, State};
-use crate::limits::{CLIENT_NAME_LEN_MAX, FRAME_PREFIX_BYTES, MODEL_NAME_LEN_MAX};
+use crate::limits::{
+    CLIENT_NAME_LEN_MAX, ENCODINGS_BYTES_MAX, FRAME_PREFIX_BYTES, MODEL_NAME_LEN_MAX,
+};
 use crate::units::RequestId;
 use crate::wire::link::{
     BufferTooSmall, Counters, DownReason, Endpoint, LinkEvent, LinkOptions, Role,
@@ -27,8 +29,10 @@ use embedded_time::Clock;
 
 /// Requests in flight: one that is waited for, and one that was given up and not answered yet.
 const IN_FLIGHT: usize = 2;
-/// Longest head that a client sends: an open with its name.
+/// Longest head of a hello, and of an open without encodings.
 const HEAD_BYTES: usize = FRAME_PREFIX_BYTES + MODEL_NAME_LEN_MAX + 8;
+/// Longest head of an open with encodings.
+const ENCODED_HEAD_BYTES: usize = HEAD_BYTES + ENCODINGS_BYTES_MAX + 1;
 /// Bytes given to a port at a time.
 const LINE_BYTES: usize = 32;
 const _: () = assert!(CLIENT_NAME_LEN_MAX <= MODEL_NAME_LEN_MAX);
@@ -205,16 +209,37 @@ where
     pub fn send_room(&self) -> usize {
         self.link.send_room()
     }
-    /// Asks for a model by name. `None`: there is no room for the request yet.
+    /// Asks for a model by name, perhaps with encodings. `None`: there is no room for the request yet.
     ///
     /// # Errors
-    /// The state does not allow it.
-    pub fn request_open<E>(&mut self, name: &str) -> Result<Option<RequestId>, SerialError<E>> {
-        if self.send_room() < FRAME_PREFIX_BYTES + name.len() + 8 {
+    /// The state does not allow it, or the server does not know encodings.
+    pub fn request_open<'a, E>(
+        &mut self,
+        opening: impl Into<Opening<'a>>,
+    ) -> Result<Option<RequestId>, SerialError<E>> {
+        let opening = opening.into();
+        if opening.encodings.is_empty() {
+            if self.send_room() < FRAME_PREFIX_BYTES + opening.name.len() + 8 {
+                return Ok(None);
+            }
+            let mut head = [0; HEAD_BYTES];
+            let (id, n) = self.session.open(opening.name, &mut head)?;
+            self.link.send(&head[..n], false);
+            return Ok(Some(id));
+        }
+        self.request_open_encoded(opening)
+    }
+    /// Kept apart, since the list takes stack.
+    #[inline(never)]
+    fn request_open_encoded<E>(
+        &mut self,
+        Opening { name, encodings }: Opening<'_>,
+    ) -> Result<Option<RequestId>, SerialError<E>> {
+        if self.send_room() < FRAME_PREFIX_BYTES + name.len() + 9 + 7 * encodings.len() {
             return Ok(None);
         }
-        let mut head = [0; HEAD_BYTES];
-        let (id, n) = self.session.open(name, &mut head)?;
+        let mut head = [0; ENCODED_HEAD_BYTES];
+        let (id, n) = self.session.open_encoded(name, encodings, &mut head)?;
         self.link.send(&head[..n], false);
         Ok(Some(id))
     }

@@ -4,7 +4,7 @@ use crate::client::session::SessionError;
 use crate::limits::{TENSOR_ALIGN_BYTES, TENSORS_MAX};
 use crate::units::{Micros, ModelId, Priority, Receipt, Rows};
 use crate::wire::link::DownReason;
-use crate::wire::{BodyError, ErrorCode, Signature};
+use crate::wire::{BodyError, Encoding, ErrorCode, Place, Signature, TensorEncoding};
 use core::convert::Infallible;
 
 /// Why a request has no answer. `E` is the port's error.
@@ -120,6 +120,30 @@ impl<E> From<SessionError> for SerialError<E> {
     }
 }
 
+/// A model to open: its name, and how its float32 tensors are to travel (those that are not listed: as
+/// they are). A name alone is one too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Opening<'a> {
+    /// The model's name.
+    pub name: &'a str,
+    /// How tensors travel; see [`wire`](crate::wire#encodings).
+    pub encodings: &'a [TensorEncoding],
+}
+
+impl<'a> From<&'a str> for Opening<'a> {
+    fn from(name: &'a str) -> Self {
+        Opening { name, encodings: &[] }
+    }
+}
+
+impl Opening<'_> {
+    fn encoding(&self, place: Place) -> Encoding {
+        let asked = self.encodings.iter().find(|asked| asked.place == place);
+        asked.map_or(Encoding::F32, |asked| asked.encoding)
+    }
+}
+
 /// A model of the server, opened in one session of the link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -169,24 +193,32 @@ impl SerialModel {
             outputs: none,
         }
     }
-    /// Bytes of an input payload of `rows` rows.
+    /// Bytes of an input payload of `rows` rows, as it travels.
     pub fn input_len(&self, rows: Rows) -> usize {
         self.inputs.payload_len(rows)
     }
-    /// Bytes of an output payload of `rows` rows.
+    /// Bytes of an output payload of `rows` rows, as it travels.
     pub fn output_len(&self, rows: Rows) -> usize {
         self.outputs.payload_len(rows)
     }
     /// Takes from a signature what later requests need. Kept apart, since the signature takes stack.
     #[inline(never)]
-    pub(super) fn describe(&mut self, payload: &[u8]) -> Result<(), BodyError> {
+    pub(super) fn describe(
+        &mut self,
+        opening: Opening<'_>,
+        payload: &[u8],
+    ) -> Result<(), BodyError> {
         let signature = Signature::decode(payload)?;
         self.batched = signature.batched;
-        for (tensors, sizes) in
+        let place: [fn(u8) -> Place; 2] = [Place::Input, Place::Output];
+        for ((tensors, sizes), place) in
             [(&signature.inputs, &mut self.inputs), (&signature.outputs, &mut self.outputs)]
+                .into_iter()
+                .zip(place)
         {
             for (tensor, bytes) in tensors.iter().zip(&mut sizes.row_bytes) {
-                let n = tensor.row_bytes().and_then(|n| u32::try_from(n).ok());
+                let encoding = opening.encoding(place(sizes.len));
+                let n = tensor.encoded_row_bytes(encoding).and_then(|n| u32::try_from(n).ok());
                 *bytes = n.ok_or(BodyError)?;
                 sizes.len += 1;
             }

@@ -1,4 +1,4 @@
-//! The way to a server: connections of protocol v1 that never block.
+//! The way to a server: connections that never block.
 
 use super::{Broken, End, Ends, Payloads, Port};
 use crate::client::{Address, Event, Infer, Session, SessionError, State, TensorInfo};

@@ -1,5 +1,6 @@
 //! What each request asks for, and what it is answered with.
 
+use super::encoded::{Decoding, View};
 use super::{Conn, Core, Incoming, Phase};
 use crate::limits::{AUTH_NONCE_BYTES, DIRECT_ANSWER_BYTES_MAX, TIMEOUT_US_MAX};
 use crate::queue::outlet::ANSWER_HEAD_BYTES;
@@ -32,14 +33,14 @@ impl Conn {
                     return;
                 };
                 if self.wants_key {
-                    self.challenge(core);
+                    self.challenge(core, version);
                 } else {
                     self.welcome(core, version);
                 }
             }
-            (Request::Auth { proof }, Phase::Challenged { nonce }) => {
+            (Request::Auth { proof }, Phase::Challenged { nonce, version }) => {
                 if core.key.as_ref().is_some_and(|key| key.verify(&nonce, &proof)) {
-                    self.welcome(core, wire::VERSION_MAX);
+                    self.welcome(core, version);
                 } else {
                     self.fatal(
                         core,
@@ -56,27 +57,16 @@ impl Conn {
                 format_args!("the proof of the pre-shared key is due"),
             ),
             (Request::Open { id, name }, Phase::Ready) => {
-                let found = core.models.iter().position(|model| model.served.name == name);
-                let Some(at) = found else {
-                    self.error(
-                        core,
-                        Some(id),
-                        ErrorCode::UnknownModel,
-                        (0, core.models.len() as u64),
-                        format_args!("no model is named {name:?}"),
-                    );
-                    return;
-                };
-                let model = &core.models[at];
-                let spec = model.served.queue.spec();
-                let reply = Reply::Opened {
-                    id,
-                    model: ModelId(at as u16),
-                    rows_max: spec.max_request_rows,
-                    priority_levels: spec.priority_levels,
-                    timeout: spec.default_timeout,
-                };
-                self.replies.push(&reply, &model.signature);
+                if let Some(at) = self.find(core, id, name) {
+                    self.opened(core, id, at, ModelId(at as u16));
+                }
+            }
+            (Request::OpenEncoded { id, name, encodings }, Phase::Ready) => {
+                if let Some(at) = self.find(core, id, name)
+                    && let Some(view) = self.view(core, id, at, encodings)
+                {
+                    self.opened(core, id, at, ModelId(core.models.len() as u16 + view));
+                }
             }
             (Request::Cancel { id }, Phase::Ready | Phase::Leaving) => self.cancel(core, id),
             (Request::Stats { id }, Phase::Ready) => {
@@ -107,19 +97,69 @@ impl Conn {
         }
     }
 
-    fn challenge(&mut self, core: &mut Core) {
+    /// The model of this name, or the error that there is none.
+    fn find(&mut self, core: &Core, id: RequestId, name: &str) -> Option<usize> {
+        let found = core.models.iter().position(|model| model.served.name == name);
+        if found.is_none() {
+            let ab = (0, core.models.len() as u64);
+            let text = format_args!("no model is named {name:?}");
+            self.error(core, Some(id), ErrorCode::UnknownModel, ab, text);
+        }
+        found
+    }
+    /// Says what the model at `at` is, which requests name by `number`.
+    fn opened(&mut self, core: &Core, id: RequestId, at: usize, number: ModelId) {
+        let model = &core.models[at];
+        let spec = model.served.queue.spec();
+        let reply = Reply::Opened {
+            id,
+            model: number,
+            rows_max: spec.max_request_rows,
+            priority_levels: spec.priority_levels,
+            timeout: spec.default_timeout,
+        };
+        self.replies.push(&reply, &model.signature);
+    }
+    /// The view of the model at `at` with these encodings, made if there is none; or the error.
+    fn view(&mut self, core: &Core, id: RequestId, at: usize, encodings: &[u8]) -> Option<u16> {
+        let signature = core.models[at].served.queue.signature();
+        let view = match View::new(at as u16, signature, encodings) {
+            Ok(view) => view,
+            Err(refused) => {
+                let code = refused.code();
+                self.error(core, Some(id), code, refused.numbers(), format_args!("{refused}"));
+                return None;
+            }
+        };
+        if let Some(known) = self.views.iter().position(|known| *known == view) {
+            return Some(known as u16);
+        }
+        let (len, max) = (self.views.len(), self.views.capacity());
+        if self.views.push(view).is_err() {
+            let ab = (len as u64, max as u64);
+            let text = format_args!(
+                "this connection has opened models with {len} encodings; at most {max} are allowed"
+            );
+            self.error(core, Some(id), ErrorCode::TooManyEncodings, ab, text);
+            return None;
+        }
+        Some(len as u16)
+    }
+
+    fn challenge(&mut self, core: &mut Core, version: u8) {
         let mut nonce = [0; AUTH_NONCE_BYTES];
         if io::Read::read_exact(&mut core.random, &mut nonce).is_err() {
             let text = format_args!("no random bytes");
             self.fatal(core, ErrorCode::Internal, (0, 0), text);
             return;
         }
-        self.phase = Phase::Challenged { nonce };
+        self.phase = Phase::Challenged { nonce, version };
         self.replies.push(&Reply::Challenge { nonce }, &[]);
     }
 
     fn welcome(&mut self, core: &Core, version: u8) {
         self.phase = Phase::Ready;
+        self.version = version;
         let limits = ServerLimits {
             payload_bytes_max: crate::limits::FRAME_PAYLOAD_BYTES_MAX as u32,
             in_flight_max: core.in_flight_max as u16,
@@ -164,11 +204,17 @@ impl Conn {
         payload_len: usize,
     ) {
         let who = Some(id);
+        // Numbers after the models' are views of this connection.
+        let view = (model.0 as usize).checked_sub(core.models.len());
+        let view = view.filter(|&view| view < self.views.len());
+        let number = model;
+        let model = view.map_or(model, |view| ModelId(self.views[view].model));
+        let view = view.map(|view| view as u8);
         let Some(found) = core.models.get(model.0 as usize) else {
             bump(&core.control.counters.unknown_model_total, 1);
             let models = core.models.len();
-            let text = format_args!("no model has number {model}; there are {models}");
-            let ab = (model.0 as u64, models as u64);
+            let text = format_args!("no model has number {number}; there are {models}");
+            let ab = (number.0 as u64, models as u64);
             return self.error(core, who, ErrorCode::UnknownModel, ab, text);
         };
         let queue = &found.served.queue;
@@ -214,19 +260,23 @@ impl Conn {
             Ok(lease) => lease,
             Err(refusal) => return self.refusal(core, id, refusal),
         };
-        self.fill(core, lease, (id, model, rows), timeout, priority, payload_len);
+        let submit = Submit { timeout, priority, notify: Notify::Io, tag: 0 };
+        self.fill(core, lease, (id, model, view), submit, payload_len);
     }
 
     fn fill(
         &mut self,
         core: &mut Core,
         mut lease: Lease,
-        (id, model, rows): (RequestId, ModelId, Rows),
-        timeout: Micros,
-        priority: Priority,
+        (id, model, view): (RequestId, ModelId, Option<u8>),
+        submit: Submit,
         payload_len: usize,
     ) {
-        let expected = lease.input_mut().len();
+        let rows = lease.rows();
+        let expected = match view {
+            Some(view) => self.views[view as usize].input_len(&lease),
+            None => lease.input_mut().len(),
+        };
         if payload_len != expected {
             lease.queue().count_refusal(RefusalReason::WrongPayloadLength);
             let text = format_args!(
@@ -235,16 +285,24 @@ impl Conn {
             let ab = (payload_len as u64, expected as u64);
             return self.error(core, Some(id), ErrorCode::WrongPayloadLength, ab, text);
         }
-        let submit = Submit { timeout, priority, notify: Notify::Io, tag: 0 };
         let model = model.0 as usize;
-        self.incoming = Incoming::Payload { lease, filled: 0, id, model, submit };
+        let decoding = view.map(Decoding::new);
+        if decoding.is_some() {
+            // It is decoded from the buffer.
+            self.long_payloads = false;
+        }
+        self.incoming = Incoming::Payload { lease, filled: 0, decoding, id, model, submit };
     }
 
     /// Hands the request over whose payload is whole.
     pub(super) fn submit(&mut self, core: &mut Core, at: u16) {
         let incoming = std::mem::replace(&mut self.incoming, Incoming::Head);
-        let Incoming::Payload { lease, id, model, mut submit, .. } = incoming else { return };
-        let lent = self.lend(core, &lease, id);
+        let Incoming::Payload { lease, decoding, id, model, mut submit, .. } = incoming else {
+            return;
+        };
+        // What a worker sends is not encoded.
+        let view = decoding.map(|decoding| decoding.view());
+        let lent = if view.is_none() { self.lend(core, &lease, id) } else { None };
         if let Some(at) = lent {
             submit.notify = Notify::Outlet(at);
         }
@@ -254,7 +312,7 @@ impl Conn {
                     Micros(0) => core.models[model].served.queue.spec().default_timeout,
                     given => given,
                 };
-                let held = Held { conn: at, request: id, submitted_at: core.now, allowed };
+                let held = Held { conn: at, request: id, submitted_at: core.now, allowed, view };
                 let entry = core.table.insert(model, ticket, held);
                 self.entries.push(entry);
                 self.ids.push(id);
