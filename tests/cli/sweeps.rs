@@ -244,3 +244,38 @@ fn runs_of_other_models_or_inputs_are_refused_with_the_difference() {
     scratch.write("new/metrics.json", format!("{{\"kind\":\"corelane-run\",\"schema\":{this}}}"));
     run(&["compare", &base, &new]).says(2, "is not a run's folder: metrics.json is damaged");
 }
+
+#[test]
+fn a_card_has_the_boards_figures_and_lands_in_no_other_boards_file() {
+    let scratch = Scratch::new();
+    let model = scratch.fake("m", 100, "name = 'fake'\nmax_batch_size = 2");
+    let out = scratch.path("card.json");
+    let card = ["bench", "device", &model, "--budget-s", "2", "--out", &out];
+    let told = run(&card).ok();
+    for part in
+        ["fake (engine fake, zeros rows): loaded in", "efficiency", "unix, 64 B", "wake-up: p50"]
+    {
+        assert!(told.out.contains(part), "no {part:?} in {told:?}");
+    }
+    assert!(told.out.contains("no rows for a board's file:"), "{told:?}");
+    let card_json: Value = serde_json::from_slice(&std::fs::read(&out).unwrap()).unwrap();
+    assert_eq!((&card_json["schema"], &card_json["kind"]), (&1.into(), &"corelane-card".into()));
+    let batches = card_json["models"][0]["batches"].as_array().unwrap();
+    assert_eq!(batches.iter().map(|b| b["batch"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 2]);
+    assert!(batches[0]["request"]["p50_ns"].as_u64().unwrap() >= 100_000);
+    assert_eq!(card_json["hot_path_allocations"], 0);
+    assert_eq!(card_json["ways"].as_array().unwrap().len(), 4);
+    run(&card).says(2, "is there already");
+    let many = ["bench", "device", &model, &model, &model, &model, "--budget-s", "1"];
+    run(&many).says(2, "give a larger --budget-s or fewer models");
+    run(&["bench", "device", &model, "--budget-s", "0"]).says(2, "--budget-s");
+    run(&["bench", "device", &model, "--board", "nowhere"]).says(3, "nowhere");
+    let other = if cfg!(target_arch = "x86_64") { "rpi5" } else { "generic-x86_64" };
+    run(&["bench", "device", &model, "--board", other])
+        .says(3, &format!("this machine is not as board {other} says"));
+    run(&["bench", "device", "/nowhere/m"]).says(3, "/nowhere/m");
+    let elsewhere =
+        program().args(["bench", "device"]).current_dir(scratch.path("m")).output().unwrap();
+    let err = String::from_utf8_lossy(&elsewhere.stderr);
+    assert!(elsewhere.status.code() == Some(2) && err.contains("name their directories"), "{err}");
+}
