@@ -360,8 +360,8 @@ pub fn finalists(candidates: &[Candidate], count: usize) -> Vec<usize> {
     let ends = [least(|m| m.0), least(|m| m.1)];
     order.sort_by(|&a, &b| {
         let p99 = |k: usize| candidates[k].medians().map_or(f64::MAX, |m| m.0);
-        let is_end = |k: usize| !ends.contains(&Some(k));
-        (is_end(a), layers[a]).cmp(&(is_end(b), layers[b])).then(p99(a).total_cmp(&p99(b)))
+        let inner = |k: usize| !ends.contains(&Some(k));
+        (inner(a), layers[a]).cmp(&(inner(b), layers[b])).then(p99(a).total_cmp(&p99(b)))
     });
     order.truncate(count);
     order

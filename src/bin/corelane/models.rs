@@ -26,7 +26,8 @@ pub fn manifest(path: &Path) -> Result<Manifest, Exit> {
         return Manifest::read(path).map_err(|e| config(&e));
     }
     let asked = STATE_DIR.get().map(PathBuf::as_path);
-    let file = synthetic::state_file(asked, |v| std::env::var_os(v)).map_err(|e| config(&e))?;
+    let variable = |name: &str| std::env::var_os(name);
+    let file = synthetic::state_file(asked, variable).map_err(|e| config(&e))?;
     let (size, origin) = synthetic::size(&file).map_err(|e| config(&e))?;
     if let Origin::Measured { why } = origin {
         let text = format!(
