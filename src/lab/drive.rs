@@ -3,6 +3,7 @@
 use super::load::{
     self, ConnectError, Connection, FramePort, LocalPort, Opened, Payloads, Port, Ran, Record, Rows,
 };
+use super::profile::{ProfileError, Profiler, Stacks};
 use super::run::{Bound, Load, Repeat, Series, Target, analysis};
 use super::schedule::{Arrival, Plan, Profile, ScheduleError, trace};
 use super::system::{Machine, State, SystemFiles};
@@ -34,6 +35,8 @@ const LOCAL_NAP: Nanos = Nanos(50_000);
 const YARDSTICK_STEPS: u32 = 2_000_000;
 /// Times that it is done.
 const YARDSTICK_TURNS: u32 = 5;
+/// The generator's thread.
+const GENERATOR_THREAD: &str = "cl-load";
 /// How long the server may take for its statistics.
 const STATS_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -420,7 +423,7 @@ impl Bench {
         let watch = Watch::new(&self.files);
         let outcome = std::thread::scope(|scope| {
             let thread = std::thread::Builder::new()
-                .name("cl-load".into())
+                .name(GENERATOR_THREAD.into())
                 .spawn_scoped(scope, || generator(&mut records));
             let thread = thread.map_err(DriveError::System)?;
             watch.until(&self.files, || thread.is_finished(), || self.stats());
@@ -455,6 +458,32 @@ impl Bench {
         repeat.findings = validity::of_repeat(&repeat, is_open, &around, &self.machine);
         let detail = Detail::new(&records[..ran.sent], ran.start, samples);
         Ok((repeat, detail))
+    }
+
+    /// Samples where the server spends its CPU time, during a repeat of its own: one that is measured is
+    /// not to be disturbed. Data lies in `dir` meanwhile.
+    ///
+    /// # Errors
+    /// As [`repeat`](Self::repeat). A profile that can't be had is no error of the run: why is in the
+    /// inner result.
+    pub fn profile(
+        &self,
+        load: &Load,
+        n: u64,
+        how: &Sending,
+        dir: &Path,
+    ) -> Result<Result<Stacks, ProfileError>, DriveError> {
+        let Some(pid) = self.pid else { return Ok(Err(ProfileError::Elsewhere)) };
+        let profiler = match Profiler::start(pid, dir) {
+            Ok(profiler) => profiler,
+            Err(error) => return Ok(Err(error)),
+        };
+        self.repeat(load, n, how)?;
+        // In this process only the runtime's own threads are the server.
+        let is_server = |thread: &str| {
+            !self.in_process || thread.starts_with("cl-") && thread != GENERATOR_THREAD
+        };
+        Ok(profiler.finish(is_server))
     }
 
     fn costs(

@@ -8,6 +8,8 @@
 //! | [`run`] | what was measured: `metrics.json`, its schema and its folder |
 //! | [`compare`] | two runs: what changed, and whether it is more than noise; gates |
 //! | [`history`] | a metric over many runs |
+//! | [`profile`] | where the server spends its CPU time, sampled from outside |
+//! | [`flame`] | flame graphs, their difference, and the functions that it names |
 //! | [`saturate`] | the highest rate within a latency bound |
 //! | [`scenario`] | MLPerf's scenarios as loads |
 //! | [`tune`] | the settings that serve a given load best |
@@ -20,9 +22,11 @@
 pub mod compare;
 pub mod device;
 pub mod drive;
+pub mod flame;
 pub mod history;
 pub mod load;
 pub mod overhead;
+pub mod profile;
 pub mod run;
 pub mod sample;
 pub mod saturate;

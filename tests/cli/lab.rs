@@ -1,7 +1,7 @@
 //! The lab's commands: what they write, what they refuse, and what a gate does.
 
-use crate::support::{Ran, Scratch, Server, model, run};
-use corelane::lab::run::{Run, folder};
+use crate::support::{Ran, Scratch, Server, model, program, run};
+use corelane::lab::run::{Profiled, Run, folder};
 use corelane::lab::schedule::trace::Trace;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -27,7 +27,7 @@ fn load(args: &[&str]) -> Ran {
 }
 
 /// Makes a run valid whatever the machine did, for tests of what comes after it.
-fn make_valid(dir: &str) {
+pub fn make_valid(dir: &str) {
     let mut run = folder::read(Path::new(dir)).unwrap();
     run.valid = true;
     run.findings.clear();
@@ -208,10 +208,11 @@ fn a_gate_fails_a_slower_build_and_history_shows_both() {
     ]);
     make_valid(&base);
     make_valid(&new);
-    let gate = scratch.write("gate.toml", "latency_p50 = \"10%\"\n");
+    // Not of latency, which a busy machine moves more than the build does.
+    let gate = scratch.write("gate.toml", "compute_infer_p50 = \"10%\"\n");
     let out = scratch.path("comparison");
     let ran = run(&["compare", &base, &new, "--gate", &gate, "--out", &out]);
-    ran.says(1, "the gate is broken: poisson latency_p50_us is");
+    ran.says(1, "the gate is broken: poisson compute_infer_p50_us is");
     let page = std::fs::read_to_string(format!("{out}/report.html")).unwrap();
     assert!(page.contains("slow against fast"));
     assert!(Path::new(&format!("{out}/poisson.latency-percentiles.plotly.json")).is_file());
@@ -252,6 +253,56 @@ fn saturate_finds_what_one_worker_holds() {
         assert!(rate < 420.0, "{told}");
         assert_eq!(told["margins"].as_array().unwrap().len(), 3);
     }
+    server.stop().ok();
+}
+
+#[test]
+fn a_flame_graph_is_taken_or_its_absence_explained() {
+    let scratch = Scratch::new();
+    let (server, address) = serve(&scratch, "m", 2000);
+    let measure = |name: &str, path: Option<&str>| {
+        let out = scratch.path(name);
+        let mut command = program();
+        if let Some(path) = path {
+            command.env("PATH", path);
+        }
+        let how = ["--connect", &address, "--rate", "100", "--duration", "0.5", "--repeats", "1"];
+        let ran = command.arg("load").args(how).args(["--flame-graph", "--out", &out]).output();
+        let told = String::from_utf8(ran.unwrap().stdout).unwrap();
+        let run: Run = folder::read(Path::new(&out)).unwrap();
+        (out, told, run.series[0].profile.clone().unwrap())
+    };
+    // Whether this machine has a profiler or not: a figure, or the reason, and never an empty one.
+    let figure = "poisson.flame-graph.plotly.json";
+    let (out, told, profile) = measure("here", None);
+    let there = Path::new(&out).join(figure).exists();
+    match profile {
+        Profiled::Taken { samples, .. } => {
+            assert!(there && samples > 0 && told.contains("a flame graph of"), "{told}");
+            let stacks = std::fs::read_to_string(format!("{out}/poisson.folded")).unwrap();
+            assert!(stacks.contains("cl-worker;") && stacks.contains("corelane::"), "{stacks}");
+            assert!(!Path::new(&out).join("perf.data").exists());
+        }
+        Profiled::Absent { why } => assert!(!there && told.contains(&why), "{told}"),
+    }
+    let (without, told, profile) = measure("without", Some("/nowhere"));
+    assert!(
+        matches!(&profile, Profiled::Absent { why } if why.contains("linux-perf")),
+        "{profile:?}"
+    );
+    assert!(told.contains("no flame graph: there is no program"), "{told}");
+    assert!(!Path::new(&without).join(figure).exists());
+    assert!(
+        std::fs::read_to_string(format!("{without}/report.html")).unwrap().contains("linux-perf")
+    );
+    // No difference can be had of these, and that is said.
+    let ran = run(&["compare", &out, &without]).ok();
+    assert!(
+        ran.out.contains("note: series poisson has no differential flame graph"),
+        "{}",
+        ran.out
+    );
+    run(&["load", "--connect", &address, "--flame-graph"]).says(2, "--out");
     server.stop().ok();
 }
 

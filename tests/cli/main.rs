@@ -4,6 +4,7 @@ mod bad;
 mod board;
 mod lab;
 mod serve;
+mod story;
 mod support;
 mod sweeps;
 

@@ -462,6 +462,10 @@ pub struct LoadArgs {
     /// Folder for the run; made if it is not there.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// Also sample where the server spends its CPU time (with `perf`, in one more repeat of each series
+    /// that is not in the figures), for a flame graph in the folder.
+    #[arg(long, requires = "out")]
+    pub flame_graph: bool,
     /// A name for the run: a commit, say.
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub label: String,

@@ -4,10 +4,11 @@ use crate::args::{CompareArgs, HistoryArgs};
 use crate::exit::{Code, Exit, Outcome};
 use crate::tensors;
 use corelane::lab::compare::{Comparison, Gate, compare};
+use corelane::lab::flame::{self, FunctionChange};
 use corelane::lab::history::History;
 use corelane::lab::run::{Run, figures, folder, report};
 use serde_json::json;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 fn read(path: &Path) -> Result<Run, Exit> {
     folder::read(path).map_err(|e| Exit::new(Code::Usage, e))
@@ -25,22 +26,28 @@ pub fn run(args: &CompareArgs) -> Outcome {
         }
     };
     let (base, new) = (read(&args.base)?, read(&args.new)?);
-    let comparison = compare(&base, &new).map_err(|e| Exit::new(Code::Usage, e))?;
+    let mut comparison = compare(&base, &new).map_err(|e| Exit::new(Code::Usage, e))?;
     let broken = gate.map(|g| g.broken(&comparison)).unwrap_or_default();
+    let profiles = flame::differences(
+        (&comparison.base, &base, &folder_of(&args.base)),
+        (&comparison.new, &new, &folder_of(&args.new)),
+    );
+    comparison.notes.extend(profiles.notes.iter().cloned());
     if args.json {
         let told = json!({
             "schema": 1, "headline": comparison.headline(), "comparison": comparison, "broken": broken,
+            "functions": profiles.functions,
         });
         println!("{told}");
     } else {
-        print!("{}", table(&comparison));
+        print!("{}{}", table(&comparison), functions(&profiles.functions));
         for rule in &broken {
             println!("BROKEN: {rule}");
         }
         println!("{}", comparison.headline());
     }
     if let Some(dir) = &args.out {
-        write(dir, args, &comparison, &broken)?;
+        write(dir, args, &comparison, &broken, profiles)?;
     }
     if broken.is_empty() {
         return Ok(());
@@ -83,13 +90,57 @@ fn table(comparison: &Comparison) -> String {
     out
 }
 
-fn write(dir: &Path, args: &CompareArgs, comparison: &Comparison, broken: &[String]) -> Outcome {
-    let failed = |e: &dyn std::fmt::Display| Exit::new(Code::Failure, e);
-    std::fs::create_dir_all(dir).map_err(|e| failed(&format_args!("{}: {e}", dir.display())))?;
-    let folder_of = |path: &Path| match path.is_dir() {
+/// Functions that are printed of each series; the report has more.
+const FUNCTIONS_PRINTED: usize = 8;
+
+/// The functions whose shares of CPU time moved.
+fn functions(all: &[FunctionChange]) -> String {
+    use std::fmt::Write;
+    let mut out = String::new();
+    let mut series = "";
+    let mut printed = 0;
+    for c in all {
+        if c.series != series {
+            series = &c.series;
+            printed = 0;
+            let _ = writeln!(
+                out,
+                "{series}: functions by how far their share of CPU time moved\n  {:>8} {:>8} {:>9}  function",
+                "base", "new", "points"
+            );
+        }
+        if printed < FUNCTIONS_PRINTED && c.more_than_noise {
+            printed += 1;
+            let _ = writeln!(
+                out,
+                "  {:>7.1}% {:>7.1}% {:>+9.1}  {}",
+                c.base_percent, c.new_percent, c.points, c.function
+            );
+        } else if printed == 0 {
+            printed = FUNCTIONS_PRINTED;
+            let _ = writeln!(out, "  none by more than the samples may vary");
+        }
+    }
+    out
+}
+
+/// The folder of a run that was named by its folder or by its `metrics.json`.
+fn folder_of(path: &Path) -> PathBuf {
+    match path.is_dir() {
         true => path.to_path_buf(),
         false => path.parent().unwrap_or(Path::new(".")).to_path_buf(),
-    };
+    }
+}
+
+fn write(
+    dir: &Path,
+    args: &CompareArgs,
+    comparison: &Comparison,
+    broken: &[String],
+    profiles: flame::Differences,
+) -> Outcome {
+    let failed = |e: &dyn std::fmt::Display| Exit::new(Code::Failure, e);
+    std::fs::create_dir_all(dir).map_err(|e| failed(&format_args!("{}: {e}", dir.display())))?;
     let (base, new) = (folder_of(&args.base), folder_of(&args.new));
     let mut overlaid = Vec::new();
     for series in comparison.changes.iter().map(|c| c.series.as_str()) {
@@ -102,6 +153,7 @@ fn write(dir: &Path, args: &CompareArgs, comparison: &Comparison, broken: &[Stri
             (&comparison.new, &new),
         ));
     }
+    overlaid.extend(profiles.figures);
     for figure in &overlaid {
         let text = figure.plotly.to_string();
         folder::write(dir, &figure.file(), &text).map_err(|e| failed(&e))?;
@@ -109,6 +161,7 @@ fn write(dir: &Path, args: &CompareArgs, comparison: &Comparison, broken: &[Stri
     let mut told = serde_json::to_value(comparison).map_err(|e| failed(&e))?;
     told["headline"] = json!(comparison.headline());
     told["broken"] = json!(broken);
+    told["functions"] = json!(profiles.functions);
     let figures: Vec<_> = overlaid
         .iter()
         .map(|f| json!({"series": f.series, "name": f.name, "says": f.says, "plotly": f.plotly}))

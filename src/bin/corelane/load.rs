@@ -5,9 +5,11 @@ use crate::bench_target::{self, Opened, failed};
 use crate::exit::{Code, Exit, Outcome};
 use crate::tensors;
 use corelane::lab::drive;
+use corelane::lab::flame;
+use corelane::lab::profile::SAMPLES_PER_S;
 use corelane::lab::run::{
-    Finding, KIND, Load, Point, Repeat, Run, SCHEMA, Series, Severity, Sweep, figures, folder,
-    report,
+    Finding, KIND, Load, Point, Profiled, Repeat, Run, SCHEMA, Series, Severity, Sweep, figures,
+    folder, report,
 };
 use corelane::lab::scenario::Scenario;
 use corelane::lab::schedule::{Plan, Profile, parse_stages};
@@ -15,6 +17,7 @@ use corelane::lab::validity;
 use corelane::lab::watch::Detail;
 use corelane::sys::clock;
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// A series to measure.
 struct Wanted {
@@ -60,6 +63,7 @@ pub fn run(args: &LoadArgs) -> Outcome {
         run.label.clone_from(&args.against_label);
     }
     let mut details: Vec<Vec<Vec<Detail>>> = vec![Vec::new(); sides.len()];
+    let folders = [&args.out, &args.against_out];
     for wanted in &wanted {
         if !args.json {
             print!("{}", header(wanted));
@@ -70,6 +74,9 @@ pub fn run(args: &LoadArgs) -> Outcome {
             series.scenario = wanted.scenario.map(|s| s.name().into());
             if let Some(us) = args.bound_us {
                 drive::bound(&mut series, us * 1000);
+            }
+            if let (true, Some(dir)) = (args.flame_graph, folders[k]) {
+                series.profile = Some(profile(args, wanted, &series, &sides[k], dir)?);
             }
             if !args.json {
                 if sides.len() > 1 {
@@ -85,7 +92,6 @@ pub fn run(args: &LoadArgs) -> Outcome {
             break;
         }
     }
-    let folders = [&args.out, &args.against_out];
     for ((run, details), dir) in runs.iter_mut().zip(&details).zip(folders) {
         finish(run);
         if let Some(dir) = dir {
@@ -133,6 +139,31 @@ fn interleaved(
         (Series::new(wanted.name.clone(), wanted.load.clone(), repeats), details)
     };
     Ok(measured.into_iter().map(series).collect())
+}
+
+/// One more repeat under the profiler; its stacks go to the folder.
+fn profile(
+    args: &LoadArgs,
+    wanted: &Wanted,
+    series: &Series,
+    side: &Opened,
+    dir: &Path,
+) -> Result<Profiled, Exit> {
+    if let Some(why) = series.repeats.iter().find_map(|r| r.broken.as_ref()) {
+        return Ok(Profiled::Absent { why: format!("the series broke off: {why}") });
+    }
+    let taken = side
+        .bench
+        .profile(&wanted.load, args.repeats.into(), &side.how, dir)
+        .map_err(|e| failed(&e))?;
+    Ok(match taken {
+        Ok(stacks) => {
+            folder::write(dir, &flame::file(&wanted.name), &stacks.text())
+                .map_err(|e| Exit::new(Code::Failure, e))?;
+            Profiled::Taken { samples: stacks.samples(), samples_per_s: SAMPLES_PER_S }
+        }
+        Err(error) => Profiled::Absent { why: error.to_string() },
+    })
 }
 
 /// An invalid run ends with 1: its figures must not be used.
@@ -273,7 +304,7 @@ pub fn finish(run: &mut Run) {
 }
 
 /// Writes the run's folder.
-pub fn write(dir: &std::path::Path, run: &Run, details: &[Vec<Detail>]) -> Outcome {
+pub fn write(dir: &Path, run: &Run, details: &[Vec<Detail>]) -> Outcome {
     let failed = |e: &dyn std::fmt::Display| Exit::new(Code::Failure, e);
     let text = serde_json::to_string_pretty(run).map_err(|e| failed(&e))?;
     folder::write(dir, folder::METRICS, &text).map_err(|e| failed(&e))?;
@@ -282,7 +313,8 @@ pub fn write(dir: &std::path::Path, run: &Run, details: &[Vec<Detail>]) -> Outco
         let text = folder::percentile_text(&folder::histogram(all));
         folder::write(dir, &format!("{}.hgrm", series.name), &text).map_err(|e| failed(&e))?;
     }
-    let figures = figures::all(run, details);
+    let mut figures = figures::all(run, details);
+    figures.extend(flame::of_run(run, dir));
     for figure in &figures {
         let text = figure.plotly.to_string();
         folder::write(dir, &figure.file(), &text).map_err(|e| failed(&e))?;
@@ -384,6 +416,15 @@ pub fn tell(series: &Series) -> String {
             scenario.metric(),
             figure.median
         );
+    }
+    match &series.profile {
+        Some(Profiled::Taken { samples, .. }) => {
+            let _ = writeln!(out, "  a flame graph of {samples} samples");
+        }
+        Some(Profiled::Absent { why }) => {
+            let _ = writeln!(out, "  no flame graph: {why}");
+        }
+        None => {}
     }
     if let Some(bound) = series.bound {
         let held = if bound.held { "held" } else { "NOT held" };

@@ -159,6 +159,30 @@ fn a_gate_finds_a_slowdown_of_one_profile_only() {
     assert_eq!(gate("latency_p99 = \"10%\"").broken(&comparison), Vec::<String>::new());
 }
 
+/// The first half of the story: a cache whose lock is held while the model runs. Two workers then do no
+/// more than one, at a rate that needs more than one.
+#[test]
+fn a_lock_around_the_model_fails_the_gate() {
+    let measured = |one_lock: bool, seed: u64| {
+        let server = Server { workers: 2, one_lock, ..server(4500) };
+        simulated(&server, 300.0, 2.0, 5, seed)
+    };
+    let (plain, locked) = (measured(false, 1), measured(true, 2));
+    let comparison = compare(&plain, &locked).unwrap();
+    let p99 = comparison.changes.iter().find(|c| c.metric == "latency_p99_us").unwrap();
+    assert!(p99.verdict == Verdict::Worse && p99.percent > 400.0, "{p99:?}");
+    let broken = gate("latency_p99 = \"10%\"").broken(&comparison);
+    assert!(broken.len() == 1 && broken[0].starts_with("poisson latency_p99_us"), "{broken:?}");
+    // At a rate that one worker holds, the lock hardly shows: only load finds it.
+    let calm = |one_lock: bool| {
+        let server = Server { workers: 2, one_lock, ..server(4500) };
+        simulated(&server, 20.0, 20.0, 5, 1)
+    };
+    let changes = compare(&calm(false), &calm(true)).unwrap().changes;
+    let p50 = changes.iter().find(|c| c.metric == "latency_p50_us").unwrap();
+    assert_eq!(p50.verdict, Verdict::NoDifference, "{p50:?}");
+}
+
 /// The second half of the story: payloads are copied once more, which costs something for each row
 /// beyond the first. Steady requests have one row and don't notice; heavy-tailed ones do.
 #[test]

@@ -17,6 +17,8 @@ pub(crate) struct Server {
     pub service: Nanos,
     /// Service time of each further row.
     pub per_row: Nanos,
+    /// A lock that all workers share is held while one computes.
+    pub one_lock: bool,
     /// How much single service times vary: 0.1 is within 10 %.
     pub jitter: f64,
     /// How much the whole run's service time varies from run to run.
@@ -37,6 +39,7 @@ impl Default for Server {
             workers: 1,
             service: Nanos(1_000_000),
             per_row: Nanos(0),
+            one_lock: false,
             jitter: 0.0,
             drift: 0.0,
             stall: None,
@@ -106,10 +109,14 @@ impl Port for SimPort {
         let rows = self.server.per_row.0 * u64::from(rows.saturating_sub(1));
         let service = (self.server.service.0 + rows) as f64 * self.scale;
         let service = service * (1.0 + self.server.jitter * spread(&mut self.random)).max(0.1);
-        let end = begin.after(Nanos(service as u64));
+        // Who waits for the lock has begun: to the outside that is time in the model.
+        let holders = if self.server.one_lock { self.free.as_slice() } else { &[] };
+        let held_until = holders.iter().copied().max().unwrap_or_default();
+        let service = held_until.since(begin).0 + service as u64;
+        let end = begin.after(Nanos(service));
         self.free[worker] = end;
         let waits = begin.since(self.now);
-        self.running.push(Reverse((end, index, waits, Nanos(service as u64))));
+        self.running.push(Reverse((end, index, waits, Nanos(service))));
         Ok(true)
     }
 

@@ -188,7 +188,7 @@ impl Series {
             }
         }
         let summary = values.iter().map(|(n, v)| ((*n).to_string(), Spread::of(v))).collect();
-        Series { name, load, scenario: None, bound: None, repeats, summary }
+        Series { name, load, scenario: None, bound: None, repeats, summary, profile: None }
     }
 
     /// Values of a metric over the repeats.

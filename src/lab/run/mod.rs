@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `metrics.json` | everything that was counted, by the schema below |
 //! | `SERIES.hgrm` | the latency distribution as HdrHistogram's percentile text |
+//! | `SERIES.folded` | sampled stacks of the server, where a flame graph was asked for and taken |
 //! | `SERIES.FIGURE.plotly.json` | figures, for whatever draws Plotly's JSON (QA-Board by this name) |
 //! | `report.html` | all of it on one page, without network |
 //!
@@ -115,6 +116,27 @@ pub struct Series {
     pub repeats: Vec<Repeat>,
     /// Each metric over the repeats, by name.
     pub summary: BTreeMap<String, Spread>,
+    /// What became of the flame graph; absent where none was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<Profiled>,
+}
+
+/// What became of a flame graph that was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Profiled {
+    /// The folder has it.
+    Taken {
+        /// Samples in it.
+        samples: u64,
+        /// Samples of each busy core per second.
+        samples_per_s: u32,
+    },
+    /// There is none.
+    Absent {
+        /// Why.
+        why: String,
+    },
 }
 
 /// A latency bound.

@@ -71,7 +71,56 @@
     return { place, ticks };
   };
 
+  // Boxes by depth, as wide as their values; a chosen one becomes the whole.
+  const drawFlame = (trace, box, chosen) => {
+    box.replaceChildren();
+    const at = new Map(trace.ids.map((id, n) => [id, n]));
+    const children = trace.ids.map(() => []);
+    trace.parents.forEach((p, n) => { if (p !== '') children[at.get(p)].push(n); });
+    const width = Math.max(box.clientWidth, 260), row = 18;
+    const root = svg('svg', { class: 'flame', role: 'img' });
+    const say = html('p', { class: 'faint says' }, trace.text[chosen]);
+    let depth = 0;
+    const put = (n, x, y, w) => {
+      if (w < 0.7) return;
+      depth = Math.max(depth, y + row);
+      const g = svg('g', {});
+      g.append(svg('title', {}, `${trace.labels[n]}\n${trace.text[n]}`),
+        svg('rect', { x, y, width: Math.max(w - 0.5, 0.5), height: row - 1, fill: trace.marker.colors[n], rx: 2 }));
+      const fits = Math.floor((w - 6) / 6.3);
+      if (fits >= 3) {
+        // Where there is no room for all of a name, its end says most.
+        const name = trace.labels[n], end = name.slice(Math.max(name.lastIndexOf('::'), 0));
+        const clipped = end.length < fits ? `\u2026${end}` : `${end.slice(0, fits - 1)}\u2026`;
+        g.append(svg('text', { class: 'frame', x: x + 4, y: y + 13 }, name.length > fits ? clipped : name));
+      }
+      g.addEventListener('click', () => drawFlame(trace, box, n));
+      g.addEventListener('pointerenter', () => { say.textContent = `${trace.labels[n]}: ${trace.text[n]}`; });
+      root.append(g);
+    };
+    const below = (n, x, y, w) => {
+      put(n, x, y, w);
+      let left = x;
+      for (const c of children[n]) {
+        const part = w * trace.values[c] / trace.values[n];
+        if (part >= 0.7) below(c, left, y + row, part);
+        left += part;
+      }
+    };
+    // The way back, from the top down.
+    const above = [];
+    for (let p = trace.parents[chosen]; p !== ''; p = trace.parents[at.get(p)]) above.unshift(at.get(p));
+    above.forEach((n, k) => put(n, 0, k * row, width));
+    below(chosen, 0, above.length * row, width);
+    root.setAttribute('viewBox', `0 0 ${width} ${depth}`);
+    box.append(root, say);
+  };
+
   const draw = (plotly, box) => {
+    if (plotly.data.length && plotly.data[0].type === 'icicle') {
+      drawFlame(plotly.data[0], box, 0);
+      return;
+    }
     box.replaceChildren();
     const width = Math.max(box.clientWidth, 260);
     const height = Math.round(Math.min(300, Math.max(210, width * 0.55)));
@@ -193,7 +242,8 @@
     for (const f of list) {
       const box = html('div', { class: 'plot' });
       boxes.push([f.plotly, box]);
-      all.append(html('figure', { id: `${f.series || 'run'}-${f.name}` },
+      const wide = f.plotly.data.some((t) => t.type === 'icicle') ? 'wide' : '';
+      all.append(html('figure', { id: `${f.series || 'run'}-${f.name}`, class: wide },
         html('h3', {}, f.plotly.layout.title.text), html('figcaption', {}, f.says), box));
     }
     return all;
@@ -230,6 +280,7 @@
         `the bound of ${span(s.bound.p99_ns_max / 1e3)} at p99 is ${s.bound.held ? '' : 'not '}held`));
       page.append(table(['metric', 'median', 'least', 'largest', 'repeats'], Object.entries(s.summary).map(([name, m]) =>
         [name, value(name, m.median), value(name, m.min), value(name, m.max), m.repeats])));
+      if (s.profile && s.profile.absent) page.append(html('p', { class: 'warn' }, `no flame graph: ${s.profile.absent.why}`));
       page.append(figures(data.figures.filter((f) => f.series === s.name)));
     }
   };
@@ -247,6 +298,14 @@
           kind: kinds[x.verdict] || '',
           cells: [x.metric, value(x.metric, x.base.median), value(x.metric, x.new.median),
             `${x.percent >= 0 ? '+' : ''}${x.percent.toFixed(1)} %`, x.p_value.toFixed(3), x.verdict.replaceAll('_', ' ')],
+        }))));
+      const moved = c.functions.filter((x) => x.series === s && x.more_than_noise);
+      const cost = (us) => (us === null ? 'unknown' : span(us));
+      if (moved.length) page.append(html('h3', {}, 'Functions by how far their share of CPU time moved'),
+        table(['function', 'base', 'new', 'points', 'base, each request', 'new'], moved.map((x) => ({
+          kind: x.points > 0 ? 'bad' : 'good',
+          cells: [x.function, `${x.base_percent.toFixed(1)} %`, `${x.new_percent.toFixed(1)} %`,
+            `${x.points > 0 ? '+' : ''}${x.points.toFixed(1)}`, cost(x.base_us_per_request), cost(x.new_us_per_request)],
         }))));
       page.append(figures(data.figures.filter((f) => f.series === s)));
     }
