@@ -149,6 +149,9 @@ pub const ARRIVALS_ENTRIES_MAX: usize = 4_000_000;
 /// The same, where nothing else is asked for.
 pub const ARRIVALS_ENTRIES_DEFAULT: usize = 100_000;
 
+/// Payloads that a server remembers, where it records them, in bytes.
+pub const ARRIVALS_PAYLOAD_BYTES_MAX: usize = 1024 * 1024 * 1024;
+
 /// Default of `max_queue_size`, unless slots for so many take more than `QUEUE_BYTES_DEFAULT`.
 pub const MAX_QUEUE_SIZE_DEFAULT: usize = 64;
 /// Bytes of slots for requests that wait, where `max_queue_size` is not set. They are all touched at

@@ -351,6 +351,24 @@ impl Bench {
         Ok(schedule)
     }
 
+    fn payloads(&self, load: &Load, rows: &[u16], seed: u64) -> Result<Payloads, DriveError> {
+        let payloads = Payloads::new(&self.inputs, rows.iter().copied(), seed);
+        let Load::Open { plan: Plan { profile: Profile::Replay { file }, .. } } = load else {
+            return Ok(payloads);
+        };
+        let recorded = trace::RecordedPayloads::read(Path::new(file), rows.len())
+            .map_err(DriveError::Trace)?;
+        let Some(recorded) = recorded else { return Ok(payloads) };
+        payloads.with_recorded(&self.inputs, rows, recorded.0).map_err(|(n, has, needs)| {
+            let rows = rows[n];
+            DriveError::Request(format!(
+                "arrival {n} of {file} has a payload of {has} bytes; {rows} rows of model {} are \
+                 {needs}",
+                self.target.model
+            ))
+        })
+    }
+
     fn check_rows(&self, rows: u16) -> Result<(), DriveError> {
         if rows <= self.rows_max && rows > 0 {
             return Ok(());
@@ -388,7 +406,7 @@ impl Bench {
                 (Vec::new(), vec![*rows], capacity as usize)
             }
         };
-        let payloads = Arc::new(Payloads::new(&self.inputs, rows.iter().copied(), n));
+        let payloads = Arc::new(self.payloads(load, &rows, n)?);
         let mut records = vec![Record::default(); capacity];
         let ticks = || self.pid.map_or(BTreeMap::new(), |pid| self.files.bound_thread_ticks(pid));
         let generator = |records: &mut [Record]| -> Result<(Ran, Before), DriveError> {

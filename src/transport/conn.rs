@@ -15,7 +15,7 @@ use crate::limits::{
     PAYLOAD_BYTES_PER_MS_MIN,
 };
 use crate::queue::outlet::Plug;
-use crate::queue::{Done, Failure, Lease, Submit};
+use crate::queue::{Done, Failure, Lease};
 use crate::sys::memory::LazyBytes;
 use crate::sys::sync::Arc;
 use crate::units::{Nanos, RequestId};
@@ -85,14 +85,7 @@ enum Incoming {
     /// A head.
     Head,
     /// The payload of an inference, into its slot: as it comes, or decoded.
-    Payload {
-        lease: Lease,
-        filled: usize,
-        decoding: Option<Decoding>,
-        id: RequestId,
-        model: usize,
-        submit: Submit,
-    },
+    Payload { lease: Lease, filled: usize, decoding: Option<Decoding>, coming: requests::Coming },
     /// A payload that nobody wants.
     Skip { left: usize },
 }

@@ -2,7 +2,7 @@
 
 use crate::support::{Ran, Scratch, Server, model, program, run};
 use corelane::lab::run::{Profiled, Run, folder};
-use corelane::lab::schedule::trace::Trace;
+use corelane::lab::schedule::trace::{RecordedPayloads, Trace};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::path::Path;
@@ -178,6 +178,50 @@ fn a_recorded_trace_is_replayed() {
     assert_eq!(run.series[0].name, "replay");
     assert_eq!(run.series[0].repeats[0].answered, 100);
     server.stop().ok();
+}
+
+#[test]
+fn recorded_payloads_are_sent_again() {
+    let scratch = Scratch::new();
+    let model = scratch.fake("m", 0, "name = 'fake'");
+    let record = |name: &str, load: &[&str]| {
+        let (socket, file) = (scratch.path(&format!("{name}.sock")), scratch.path(name));
+        let serve = ["--out", &file, "--payloads", "1", "--model", &model, "--unix", &socket];
+        let server = Server::start_as("record", &[&serve[..], &["--unpinned", "1"]].concat());
+        let address = server.address("unix:");
+        let first = ["load", "--warmup-ms", "0", "--repeats", "1", "--connect", &address];
+        run(&[&first[..], load].concat());
+        server.stop().ok();
+        let arrivals = Trace::read(Path::new(&file)).unwrap().arrivals.len();
+        (file.clone(), RecordedPayloads::read(Path::new(&file), arrivals).unwrap().unwrap())
+    };
+    let steady = ["--profile", "steady", "--rate", "200", "--duration", "0.3"];
+    let (trace, first) = record("first", &steady);
+    assert_eq!(first.0.len(), 60);
+    assert!(first.0.iter().all(|payload| payload.len() == 4), "{first:?}");
+    // Random, of more than one kind; what is sent again is what came, each in its place.
+    assert!(first.0.iter().any(|payload| *payload != first.0[0]));
+    let replay = format!("replay:{trace}");
+    let (_, again) = record("again", &["--profile", &replay]);
+    assert_eq!(first, again);
+    // Payloads that are not the model's are refused, not sent.
+    let (server, address) = serve(&scratch, "other", 0);
+    let payloads = |bytes: &[u8]| scratch.write("first.payloads", bytes);
+    let load = || run(&["load", "--connect", &address, "--profile", &replay, "--repeats", "1"]);
+    payloads(b"corelane payloads 1\n\x00\0\0\0\x03\0\0\0abc");
+    load().says(2, "has a payload of 3 bytes; 1 rows of model fake are 4");
+    payloads(b"corelane payloads 1\n\x00\0\0\0\x04\0\0\0abc");
+    load().says(2, "the payload at byte 20 is cut off");
+    payloads(b"corelane payloads 1\n\xff\0\0\0\x04\0\0\0abcd");
+    load().says(2, "is of arrival 255; there are 60");
+    payloads(b"payloads\n");
+    load().says(2, "must begin with the line");
+    server.stop().ok();
+    // A recording without payloads leaves none of an earlier one beside it.
+    let socket = scratch.path("s.sock");
+    let serve = ["--out", &trace, "--model", &model, "--unix", &socket, "--unpinned", "1"];
+    Server::start_as("record", &serve).stop().ok();
+    assert!(!Path::new(&format!("{trace}.payloads")).exists());
 }
 
 #[test]

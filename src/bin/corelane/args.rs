@@ -413,6 +413,9 @@ pub struct RecordArgs {
     #[arg(long, value_name = "N", default_value_t = corelane::limits::ARRIVALS_ENTRIES_DEFAULT as u32,
         value_parser = clap::value_parser!(u32).range(1..=corelane::limits::ARRIVALS_ENTRIES_MAX as i64))]
     pub entries: u32,
+    /// Keep payloads too, the last ones that fit into so many MiB; `replay` then sends them.
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u16).range(1..=(corelane::limits::ARRIVALS_PAYLOAD_BYTES_MAX >> 20) as i64))]
+    pub payloads: Option<u16>,
     /// The model whose arrivals are written; may be left out where there is one model only.
     #[arg(long, value_name = "NAME")]
     pub trace_model: Option<String>,

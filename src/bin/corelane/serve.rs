@@ -8,7 +8,7 @@ use corelane::board::Machine;
 use corelane::config::{Config, Listen, ModelEntry, Workers};
 use corelane::engine::MemoryOptions;
 use corelane::lab::schedule::Arrival;
-use corelane::lab::schedule::trace::Trace;
+use corelane::lab::schedule::trace::{RecordedPayloads, Trace, payloads_file};
 use corelane::model::CacheState;
 use corelane::runtime::{
     BoardMismatch, PlannedBoard, Runtime, ServeError, ServedModel, plan_board,
@@ -37,6 +37,13 @@ pub fn record(args: &RecordArgs, log: Option<LevelFilter>) -> Outcome {
         Exit::new(Code::Usage, format_args!("the trace {}: {e}", args.out.display()))
     };
     std::fs::write(&args.out, "").map_err(unwritable)?;
+    // Those of an earlier trace of this name are not this one's.
+    match std::fs::remove_file(payloads_file(&args.out)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(unwritable(error));
+        }
+        _ => {}
+    }
     serve(&args.serve, log, Some(args))
 }
 
@@ -45,8 +52,10 @@ fn write_trace(args: &RecordArgs, model: (ModelId, &str), arrivals: &Arrivals) -
     let failed = |e: &dyn std::fmt::Display| {
         Exit::new(Code::Failure, format_args!("the trace {}: {e}", args.out.display()))
     };
-    let all = arrivals.read();
-    let mine: Vec<_> = all.iter().filter(|a| a.model == model.0).collect();
+    let all = arrivals.read_with_payloads();
+    let lost = arrivals.total() - all.len() as u64;
+    let (mine, payloads): (Vec<_>, Vec<_>) =
+        all.into_iter().filter(|(a, _)| a.model == model.0).unzip();
     let start = mine.first().map_or(Nanos(0), |a| a.at);
     let trace = Trace {
         model: model.1.into(),
@@ -56,8 +65,14 @@ fn write_trace(args: &RecordArgs, model: (ModelId, &str), arrivals: &Arrivals) -
             .collect(),
     };
     std::fs::write(&args.out, trace.text()).map_err(|e| failed(&e))?;
-    let lost = arrivals.total() - all.len() as u64;
     log::info!("{} arrivals of {} written; {lost} older ones were lost", mine.len(), model.1);
+    if args.payloads.is_some() {
+        let kept = payloads.iter().flatten().count();
+        let payloads = payloads.into_iter().map(Option::unwrap_or_default).collect();
+        std::fs::write(payloads_file(&args.out), RecordedPayloads(payloads).bytes())
+            .map_err(|e| failed(&e))?;
+        log::info!("payloads of {kept} of them written");
+    }
     Ok(())
 }
 
@@ -68,8 +83,6 @@ fn serve(args: &ServeArgs, log: Option<LevelFilter>, record: Option<&RecordArgs>
     };
     log::set_max_level(log.unwrap_or(config.log_level));
     let mut options = options(&config.listen)?;
-    let arrivals = record.map(|r| Arc::new(Arrivals::new(r.entries as usize)));
-    options.arrivals.clone_from(&arrivals);
     if options.unix.is_none() && options.tcp.is_none() && options.serial.is_empty() {
         let text = "nothing to listen on; give a Unix socket (--unix PATH, or listen.unix), a \
                     TCP address (--tcp ADDR, or listen.tcp) or a serial port (--serial DEVICE:BAUD, \
@@ -86,6 +99,14 @@ fn serve(args: &ServeArgs, log: Option<LevelFilter>, record: Option<&RecordArgs>
     region::configure(config.memory);
     let mut runtime = build(&config)?;
     let traced = record.map(|r| traced(&runtime, r)).transpose()?;
+    let arrivals = record.zip(traced.as_ref()).map(|(record, (model, _))| {
+        let arrivals = Arrivals::new(record.entries as usize);
+        Arc::new(match record.payloads {
+            Some(mib) => arrivals.with_payloads(*model, usize::from(mib) << 20),
+            None => arrivals,
+        })
+    });
+    options.arrivals.clone_from(&arrivals);
     let housekeeping = runtime.housekeeping_cores().map_err(|e| Exit::new(Code::Config, e))?;
     if !housekeeping.is_empty() {
         // This thread, and those it starts from here on, stay off the workers' cores.

@@ -7,7 +7,10 @@
 //! 183220 1
 //! 201774 4
 //! ```
-//! Each line is an arrival: nanoseconds since the first one, ascending, and rows.
+//! Each line is an arrival: nanoseconds since the first one, ascending, and rows. Payloads, where they
+//! were recorded too, lie in a file beside it ([`payloads_file`]): the line `corelane payloads 1`, and
+//! for each payload the arrival's number from 0, its length in bytes (each 32 bits, little-endian), and
+//! the bytes as the protocol carries them.
 
 use super::Arrival;
 use crate::limits::LAB_REQUESTS_MAX;
@@ -17,6 +20,71 @@ use std::path::{Path, PathBuf};
 
 /// The first line.
 const MAGIC: &str = "# corelane trace 1";
+
+/// The first line of payloads.
+const PAYLOADS_MAGIC: &[u8] = b"corelane payloads 1\n";
+
+/// Where the payloads of a trace lie.
+pub fn payloads_file(trace: &Path) -> PathBuf {
+    let mut name = trace.as_os_str().to_owned();
+    name.push(".payloads");
+    name.into()
+}
+
+/// The payloads of a trace, by the arrival's number; those that were not kept are empty.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RecordedPayloads(pub Vec<Vec<u8>>);
+
+impl RecordedPayloads {
+    /// Reads the payloads beside `trace`, which has so many arrivals; none if there is no such file.
+    ///
+    /// # Errors
+    /// The file can't be read, or is not what the format says.
+    pub fn read(trace: &Path, arrivals: usize) -> Result<Option<RecordedPayloads>, TraceError> {
+        let path = payloads_file(trace);
+        let bytes = match std::fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(TraceError::Io { path, source }),
+        };
+        let wrong = |what: String| TraceError::Payloads { path: path.clone(), what };
+        let mut rest = bytes
+            .strip_prefix(PAYLOADS_MAGIC)
+            .ok_or_else(|| wrong("it must begin with the line \"corelane payloads 1\"".into()))?;
+        let mut payloads = vec![Vec::new(); arrivals];
+        while !rest.is_empty() {
+            let at = bytes.len() - rest.len();
+            let cut = || wrong(format!("the payload at byte {at} is cut off"));
+            let (head, after) = rest.split_first_chunk::<8>().ok_or_else(cut)?;
+            let word =
+                |n: usize| u32::from_le_bytes([head[n], head[n + 1], head[n + 2], head[n + 3]]);
+            let (number, len) = (word(0) as usize, word(4) as usize);
+            let payload = payloads.get_mut(number).ok_or_else(|| {
+                wrong(format!(
+                    "the payload at byte {at} is of arrival {number}; there are {arrivals}"
+                ))
+            })?;
+            if after.len() < len {
+                return Err(cut());
+            }
+            let (here, after) = after.split_at(len);
+            *payload = here.to_vec();
+            rest = after;
+        }
+        Ok(Some(RecordedPayloads(payloads)))
+    }
+
+    /// The file's bytes.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut out = PAYLOADS_MAGIC.to_vec();
+        for (number, payload) in self.0.iter().enumerate().filter(|(_, p)| !p.is_empty()) {
+            out.extend((number as u32).to_le_bytes());
+            out.extend((payload.len() as u32).to_le_bytes());
+            out.extend(payload);
+        }
+        out
+    }
+}
 
 /// A recorded trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,6 +115,13 @@ pub enum TraceError {
         /// What is wrong, and what would be right.
         what: String,
     },
+    /// The payloads are wrong.
+    Payloads {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
 }
 
 impl fmt::Display for TraceError {
@@ -58,6 +133,7 @@ impl fmt::Display for TraceError {
             TraceError::Line { path, line, what } => {
                 write!(f, "{}, line {line}: {what}", path.display())
             }
+            TraceError::Payloads { path, what } => write!(f, "{}: {what}", path.display()),
         }
     }
 }
@@ -66,7 +142,7 @@ impl std::error::Error for TraceError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             TraceError::Io { source, .. } => Some(source),
-            TraceError::Line { .. } => None,
+            TraceError::Line { .. } | TraceError::Payloads { .. } => None,
         }
     }
 }

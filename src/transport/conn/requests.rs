@@ -6,13 +6,23 @@ use crate::limits::{AUTH_NONCE_BYTES, DIRECT_ANSWER_BYTES_MAX, TIMEOUT_US_MAX};
 use crate::queue::outlet::ANSWER_HEAD_BYTES;
 use crate::queue::{Failure, Lease, Notify, Refusal, RefusalReason, Submit};
 use crate::sys::sync::Ordering;
-use crate::transport::arrivals::Arrived;
+use crate::transport::arrivals::{Arrivals, Arrived};
 use crate::transport::bump;
 use crate::transport::link::Link;
 use crate::transport::table::Held;
 use crate::units::{Micros, ModelId, Priority, Receipt, RequestId, Rows};
 use crate::wire::{self, ErrorCode, HealthKind, Reply, Request, ServerLimits};
 use std::io;
+
+/// An inference whose payload is coming.
+#[derive(Debug)]
+pub(super) struct Coming {
+    id: RequestId,
+    model: ModelId,
+    submit: Submit,
+    /// Its number among the arrivals, where they are recorded.
+    arrival: Option<u64>,
+}
 
 impl Conn {
     /// Everything but an inference.
@@ -242,9 +252,8 @@ impl Conn {
             let ab = (len as u64, max as u64);
             return self.error(core, who, ErrorCode::TooManyInFlight, ab, text);
         }
-        if let Some(arrivals) = &core.arrivals {
-            arrivals.note(Arrived { at: core.now, model, rows });
-        }
+        let note = |arrivals: &Arrivals| arrivals.note(Arrived { at: core.now, model, rows });
+        let arrival = core.arrivals.as_deref().map(note);
         if timeout.0 > TIMEOUT_US_MAX {
             let refusal = Refusal::TimeoutTooLong { given_us: timeout.0, max_us: TIMEOUT_US_MAX };
             queue.count_refusal(refusal.reason());
@@ -261,15 +270,16 @@ impl Conn {
             Err(refusal) => return self.refusal(core, id, refusal),
         };
         let submit = Submit { timeout, priority, notify: Notify::Io, tag: 0 };
-        self.fill(core, lease, (id, model, view), submit, payload_len);
+        let coming = Coming { id, model, submit, arrival };
+        self.fill(core, lease, coming, view, payload_len);
     }
 
     fn fill(
         &mut self,
         core: &mut Core,
         mut lease: Lease,
-        (id, model, view): (RequestId, ModelId, Option<u8>),
-        submit: Submit,
+        coming: Coming,
+        view: Option<u8>,
         payload_len: usize,
     ) {
         let rows = lease.rows();
@@ -283,23 +293,25 @@ impl Conn {
                 "{payload_len} bytes of payload; {rows} rows of this model are {expected}"
             );
             let ab = (payload_len as u64, expected as u64);
-            return self.error(core, Some(id), ErrorCode::WrongPayloadLength, ab, text);
+            return self.error(core, Some(coming.id), ErrorCode::WrongPayloadLength, ab, text);
         }
-        let model = model.0 as usize;
         let decoding = view.map(Decoding::new);
         if decoding.is_some() {
             // It is decoded from the buffer.
             self.long_payloads = false;
         }
-        self.incoming = Incoming::Payload { lease, filled: 0, decoding, id, model, submit };
+        self.incoming = Incoming::Payload { lease, filled: 0, decoding, coming };
     }
 
     /// Hands the request over whose payload is whole.
     pub(super) fn submit(&mut self, core: &mut Core, at: u16) {
         let incoming = std::mem::replace(&mut self.incoming, Incoming::Head);
-        let Incoming::Payload { lease, decoding, id, model, mut submit, .. } = incoming else {
-            return;
-        };
+        let Incoming::Payload { mut lease, decoding, coming, .. } = incoming else { return };
+        let Coming { id, model, mut submit, arrival } = coming;
+        if let (Some(arrivals), Some(arrival)) = (&core.arrivals, arrival) {
+            arrivals.keep(arrival, model, lease.input_mut());
+        }
+        let model = model.0 as usize;
         // What a worker sends is not encoded.
         let view = decoding.map(|decoding| decoding.view());
         let lent = if view.is_none() { self.lend(core, &lease, id) } else { None };
