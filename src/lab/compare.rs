@@ -4,8 +4,8 @@
 //! p-value is the part of all ways to deal these ranks to the two runs that differ at least as much
 //! (an exact rank-sum test; a normal approximation beyond [`DEALS_MAX`] ways). A change is called one
 //! where the p-value is at most [`ALPHA`] *and* the medians differ by at least [`EFFECT_MIN`]. Where
-//! the machine itself was slower in one run (its yardstick says so), a change of times in the same
-//! direction, and not many times as large, is called unclear, not a change.
+//! the machine itself was slower in one run (its yardstick says so, and by the same kind of test), a
+//! change of times in the same direction, and not many times as large, is called unclear, not a change.
 
 use super::run::{Load, Run, Series};
 use super::sample::Spread;
@@ -21,6 +21,10 @@ pub const EFFECT_MIN: f64 = 0.03;
 pub const DEALS_MAX: u64 = 200_000;
 /// Part by which the machine's yardstick may differ between runs.
 const YARDSTICK_MAX: f64 = 0.05;
+/// Largest p-value at which the machine is believed to have changed: larger than [`ALPHA`], since to
+/// believe it too often only costs another measurement. Where runs are measured in turns, a machine that
+/// is busy at times is so for both, and its yardsticks are not apart.
+const YARDSTICK_ALPHA: f64 = 0.1;
 /// A figure may change so many times as far (in logarithms) as the machine before it is the build's.
 /// A queue makes more of a slower machine than the machine itself does.
 const MACHINE_TIMES_MAX: f64 = 3.0;
@@ -201,14 +205,18 @@ fn normal(z: f64) -> f64 {
     1.0 - (-z * z / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt() * poly
 }
 
-/// How much slower the machine was in `new`: the ratio of the yardsticks.
-fn yardstick_ratio(base: &Series, new: &Series) -> Option<f64> {
-    let median = |s: &Series| {
-        let all: Vec<f64> =
-            s.repeats.iter().filter_map(|r| r.yardstick_ns).map(|ns| ns as f64).collect();
-        (!all.is_empty()).then(|| Spread::of(&all).median)
+/// How much slower the machine was in `new`: the ratio of the yardsticks, if they differ by more than is
+/// allowed, and by more than they vary within the runs.
+fn machine_changed(base: &Series, new: &Series) -> Option<f64> {
+    let yardsticks = |s: &Series| -> Vec<f64> {
+        s.repeats.iter().filter_map(|r| r.yardstick_ns).map(|ns| ns as f64).collect()
     };
-    Some(median(new)? / median(base)?)
+    let (before, after) = (yardsticks(base), yardsticks(new));
+    if before.is_empty() || after.is_empty() || rank_test(&before, &after) > YARDSTICK_ALPHA {
+        return None;
+    }
+    let ratio = Spread::of(&after).median / Spread::of(&before).median;
+    ((ratio - 1.0).abs() > YARDSTICK_MAX).then_some(ratio)
 }
 
 /// Whether a machine that changed so much may have changed a figure so much: in the same direction,
@@ -235,10 +243,9 @@ fn change(base: &Series, new: &Series, metric: &str) -> Option<Change> {
     } else if p_value > ALPHA || (ratio - 1.0).abs() < EFFECT_MIN {
         Verdict::NoDifference
     } else {
-        let machine = yardstick_ratio(base, new).filter(|r| (r - 1.0).abs() > YARDSTICK_MAX);
         // A slower machine makes times longer and rates lower.
         let slower = if more_is_better(metric) { 1.0 / ratio } else { ratio };
-        match machine {
+        match machine_changed(base, new) {
             Some(machine) if explains(machine, slower) => Verdict::Unclear,
             _ if slower > 1.0 => Verdict::Worse,
             _ => Verdict::Better,
@@ -305,9 +312,7 @@ pub fn compare(base: &Run, new: &Run) -> Result<Comparison, CompareError> {
         common += 1;
         let what = format!("the load of series {}", before.name);
         same(&what, &load_text(&before.load), &load_text(&after.load))?;
-        if let Some(ratio) = yardstick_ratio(before, after)
-            && (ratio - 1.0).abs() > YARDSTICK_MAX
-        {
+        if let Some(ratio) = machine_changed(before, after) {
             out.notes.push(format!(
                 "series {}: fixed work took {:+.0} % of its time in the base; measure both again, \
                  interleaved (--against)",
