@@ -2,3 +2,4 @@
 //! a file that is tested.
 
 pub mod firmware;
+pub mod story;

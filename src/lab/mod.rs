@@ -1,5 +1,7 @@
 //! The latency lab: what is measured, against which floor, and how it is told.
 //!
+//! How these parts find two careless changes is told on the page [`docs::story`](crate::docs::story).
+//!
 //! | part | what it does |
 //! |---|---|
 //! | [`schedule`] | when requests are to be sent, fixed by a seed before the run |
