@@ -26,6 +26,14 @@ fn main() {
         println!("cargo::rerun-if-changed={source}");
         collect(Path::new(source), &mut files);
     }
+    // Which defmt statements of the command are compiled. Its own default leaves out all but errors, and
+    // ours are chosen when the command runs. Not for a microcontroller, whose firmware chooses.
+    println!("cargo::rerun-if-env-changed=DEFMT_LOG");
+    if std::env::var_os("CARGO_FEATURE_HOT_LOG").is_some()
+        && std::env::var_os("DEFMT_LOG").is_none()
+    {
+        println!("cargo::rustc-env=DEFMT_LOG=trace");
+    }
     files.sort();
     // FNV-1a.
     let mut hash = 0xCBF2_9CE4_8422_2325u64;

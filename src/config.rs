@@ -16,6 +16,7 @@ use crate::limits::{
     BATCH_ROWS_MAX, MODELS_MAX, QUEUE_DELAY_US_MAX, SLOTS_PER_MODEL_MAX, TIMEOUT_US_MAX,
     WORKERS_MAX,
 };
+use crate::logs::Options;
 use crate::model::manifest::WEIGHT_MAX;
 use crate::model::{InstanceGroup, Manifest};
 use crate::runtime::{BoardMismatch, RealTime};
@@ -97,7 +98,11 @@ keys! {
     "listen" "serial" "list of DEVICE:BAUD" "none" "Serial ports, such as [\"/dev/ttyS1:921600\"]; `:rtscts` after the speed asks for hardware flow control.";
     "listen" "psk_file" "path" "none" "File with the key that TCP clients must prove to have.";
     "listen" "allow_non_loopback" "true or false" "false" "Lets `tcp` be an address that other machines reach; needs `psk_file`.";
-    "log" "level" "off, error, warn, info, debug or trace" "info" "Messages on standard error.";
+    "log" "level" "off, error, warn, info, debug or trace" "info" "Messages on standard error, and events of the threads that serve.";
+    "log" "format" "\"text\" or \"json\"" "\"text\"" "How they are printed.";
+    "log" "file" "path" "none" "Takes events in place of standard error, and messages besides, for `corelane logs`; relative to the configuration file.";
+    "log" "file_bytes_max" "bytes" "67108864" "The size at which the file is put aside as FILE.1.";
+    "log" "ring_bytes" "bytes" "65536" "Room for events of each thread that serves, until they are printed or written; what finds none is lost, and counted.";
 }
 
 /// The reference of [`KEYS`] as a Markdown table.
@@ -247,6 +252,8 @@ pub struct Config {
     pub metrics_allow_non_loopback: bool,
     /// Messages on standard error.
     pub log_level: log::LevelFilter,
+    /// What becomes of them, and of what the threads that serve tell.
+    pub log: Options,
     /// Directory of compiled models.
     pub cache: Option<PathBuf>,
     /// What is asked for, for weights and arenas.
@@ -268,6 +275,7 @@ impl Default for Config {
             metrics: None,
             metrics_allow_non_loopback: false,
             log_level: log::LevelFilter::Info,
+            log: Options::default(),
             cache: None,
             memory: MemoryOptions::default(),
         }
@@ -370,13 +378,7 @@ impl Config {
             config.listen = listen(table, base)?;
         }
         if let Some(table) = root.table("log")? {
-            if let Some(level) = table.text("level")? {
-                let wanted = "off, error, warn, info, debug or trace";
-                config.log_level = level.parse().map_err(|_| {
-                    table.invalid("level", format!("{level:?} is no level; choose {wanted}"))
-                })?;
-            }
-            table.finish()?;
+            config.log(&table, base)?;
         }
         root.finish()?;
         Ok(config)
@@ -584,6 +586,7 @@ pub fn parse_cores(text: &str) -> Result<Vec<CoreId>, String> {
     Ok(cores)
 }
 
+mod log_table;
 mod realtime;
 
 #[cfg(test)]

@@ -12,7 +12,8 @@
 //!
 //! Features are additive: `std`; `defmt` (`defmt::Format` on the public types of half one, and the
 //! backend of its log macro where neither `std` nor `log` is on); `log` (the same through the `log`
-//! facade, which half two always uses); `capi` (the C interface); `ort` (the engine over ONNX Runtime).
+//! facade, which half two always uses); `capi` (the C interface); `ort` (the engine over ONNX Runtime);
+//! `hot-log` (the command logs what workers and I/O thread do, with defmt; see [`sys::events`]).
 //!
 //! # The layers, top down
 //! | room | what it does | knows |
@@ -26,11 +27,12 @@
 //! | `transport` | sockets and serial ports, one event-driven I/O thread | [`wire`], `queue` |
 //! | `worker` | the pinned loop: close a batch, run it, answer | `queue`, `batch`, `engine`, `metrics` |
 //! | `metrics` | counters and histograms with fixed memory | `queue`'s vocabulary |
+//! | `logs` | records of what threads tell: decoded, printed, kept in a file | `sys` |
 //! | `model` | manifest, files, goldens, signature | `engine` |
 //! | `engine` | a loaded model: `plan`, `tract`, `ort`, `fake` | `model`'s signature, `sys` |
 //! | `batch` | when to close a batch: a pure function, tested in simulated time | nothing |
 //! | `queue` | slots, rings, admission, who sleeps | `sys`, `model`'s signature |
-//! | `sys` | affinity, clock, memory, allocators, futex, the door to atomics | nothing |
+//! | `sys` | affinity, clock, memory, allocators, futex, events and their rings, the door to atomics | nothing |
 //! | [`client`] | sans-I/O session, and its adapters for sockets and serial lines | [`wire`] |
 //! | [`wire`] | the protocol: the specification, and its code; [`wire::link`] for serial lines | nothing |
 //! | [`units`], [`limits`] | numbers that say what they are, and every bound | nothing |
@@ -94,6 +96,8 @@ pub mod config;
 pub mod engine;
 #[cfg(feature = "std")]
 pub mod lab;
+#[cfg(feature = "std")]
+pub mod logs;
 #[cfg(feature = "std")]
 pub mod metrics;
 #[cfg(feature = "std")]

@@ -162,6 +162,27 @@ pub const TIMEOUT_US_MAX: u32 = 3_600_000_000;
 /// Longest `max_queue_delay_microseconds`, in microseconds (one second).
 pub const QUEUE_DELAY_US_MAX: u32 = 1_000_000;
 
+// --- log ---
+
+/// Longest record of a thread that serves, in bytes; events have numbers and short names.
+pub const LOG_RECORD_BYTES_MAX: usize = 256;
+/// Smallest ring of a thread's records, in bytes.
+pub const LOG_RING_BYTES_MIN: usize = 512;
+/// Largest ring of a thread's records, in bytes.
+pub const LOG_RING_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// The same, where nothing else is asked for: some two thousand records.
+pub const LOG_RING_BYTES_DEFAULT: usize = 64 * 1024;
+/// Longest message that goes into a log file, in bytes; it is cut there.
+pub const LOG_TEXT_BYTES_MAX: usize = 4096;
+/// Largest head of a log file, which describes its records, in bytes.
+pub const LOG_HEAD_BYTES_MAX: usize = 64 * 1024;
+/// Smallest size at which a log file is put aside, in bytes.
+pub const LOG_FILE_BYTES_MIN: u64 = 64 * 1024;
+/// Largest size at which a log file is put aside, in bytes.
+pub const LOG_FILE_BYTES_MAX: u64 = 1 << 40;
+/// The same, where nothing else is asked for.
+pub const LOG_FILE_BYTES_DEFAULT: u64 = 64 * 1024 * 1024;
+
 // --- lab ---
 
 /// Requests that one run of the load generator records.
@@ -198,6 +219,10 @@ const _: () = assert!(LINK_FRAME_BYTES_MAX <= LINK_WINDOW_BYTES_MAX);
 const _: () = assert!(LINK_HEADER_BYTES + LINK_CHECK_BYTES + 8 <= LINK_FRAME_BYTES_MIN);
 // Several signs of life may be lost before a session is.
 const _: () = assert!(LINK_SILENCE_MS_MAX >= 4 * LINK_KEEP_ALIVE_MS);
+// A ring holds a record, and a log file its head and more than one message.
+const _: () = assert!(LOG_RECORD_BYTES_MAX + 2 <= LOG_RING_BYTES_MIN);
+const _: () = assert!(LOG_TEXT_BYTES_MAX <= u16::MAX as usize / 2);
+const _: () = assert!(LOG_HEAD_BYTES_MAX as u64 <= LOG_FILE_BYTES_MIN);
 // A worker set is one word.
 const _: () = assert!(WORKERS_MAX <= u64::BITS as usize);
 const _: () = assert!(BATCH_ROWS_MAX <= u16::MAX as usize);

@@ -10,11 +10,14 @@ use corelane::model::signature::{Signature, TensorSpec};
 use corelane::model::{LoadedModel, Manifest};
 use corelane::runtime::{InferError, ModelSetup, Runtime};
 use corelane::sys::alloc::{CountingAllocator, hot_calls, installed};
+use corelane::sys::events::{self, Event, KINDS, Sink, Value};
+use corelane::sys::records::{self, Found};
 use corelane::transport::{ServerOptions, UnixOptions};
 use corelane::units::{DType, Micros, Rows};
 use corelane::wire::{Encoding, Place, Scale, TensorEncoding};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 #[global_allocator]
@@ -214,9 +217,56 @@ fn over_a_socket(path: &Path, names: &[String], service_us: &[u64], requests: us
     tally
 }
 
+/// Tells every event into its thread's ring, as the command does, but without defmt's encoding.
+const TO_RINGS: Sink = Sink {
+    thread: || records::open(1 << 14),
+    event: |event: Event| {
+        records::begin();
+        records::append(event.name().as_bytes());
+        for value in event.values() {
+            match value {
+                Value::Number(n) => records::append(&n.to_le_bytes()),
+                Value::Text(text) => records::append(text.as_bytes()),
+            }
+        }
+        records::commit();
+    },
+};
+
+/// Sets a flag when it is dropped.
+struct SetAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// Takes records out of the rings while the requests run, until `stop`; which kinds there were.
+fn listen(stop: &AtomicBool) -> std::collections::BTreeSet<&'static str> {
+    let mut seen = std::collections::BTreeSet::new();
+    loop {
+        let last = stop.load(Ordering::Acquire);
+        records::drain(|_, found| {
+            if let Found::Record(bytes) = found {
+                let kind = KINDS.iter().find(|kind| bytes.starts_with(kind.name.as_bytes()));
+                seen.insert(kind.expect("the name of an event").name);
+            }
+        });
+        if last {
+            return seen;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
 fn ten_thousand_requests_without_the_system_allocator() {
     assert!(installed());
+    // At the finest level, so that logging is part of the contract, also where rings are full.
+    events::install(TO_RINGS).unwrap();
+    events::set_level(log::LevelFilter::Trace);
+    let stop = AtomicBool::new(false);
     let setups = setups();
     let models = setups.len();
     let mut runtime =
@@ -234,10 +284,15 @@ fn ten_thousand_requests_without_the_system_allocator() {
 
     let before = hot_calls();
     let half = REQUESTS / 2;
-    let (local, remote) = std::thread::scope(|s| {
+    let (local, remote, told) = std::thread::scope(|s| {
+        let listener = s.spawn(|| listen(&stop));
+        // Also where an assertion fails: the scope waits for the listener.
+        let stop_at_end = SetAtEnd(&stop);
         let remote = s.spawn(|| over_a_socket(&socket, &names, &service_us, half));
         let local = in_process(&runtime, &service_us, half);
-        (local, remote.join().unwrap())
+        let remote = remote.join().unwrap();
+        drop(stop_at_end);
+        (local, remote, listener.join().unwrap())
     });
     let calls = hot_calls() - before;
     let stats = runtime.stats();
@@ -255,6 +310,11 @@ fn ten_thousand_requests_without_the_system_allocator() {
          hot threads"
     );
     assert_eq!(calls, 0);
+    for kind in
+        ["batch_ran", "request_answered", "request_failed", "request_refused", "request_queued"]
+    {
+        assert!(told.contains(kind), "no {kind} among {told:?}");
+    }
     assert_eq!(stats.hot_path_allocations_total, Some(before + calls));
     drop(server);
 }

@@ -88,6 +88,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("model", &["limits", "units", "engine", "sys", "toml_errors", "wire"]),
     ("engine", &["limits", "units", "sys", "model::signature"]),
     ("metrics", &["limits", "units", "sys", "queue"]),
+    ("logs", &["limits", "units", "sys"]),
     // A worker records what it did in the metrics' fixed memory.
     ("worker", &["limits", "units", "sys", "queue", "batch", "engine", "metrics"]),
     // I/O moves rows between sockets and slots, and hands `Stats` the text of the metrics.
@@ -95,7 +96,17 @@ const ROOMS: &[(&str, &[&str])] = &[
     // The configuration is made of the settings of those that it configures.
     (
         "config",
-        &["limits", "units", "toml_errors", "model", "engine", "worker", "runtime", "transport"],
+        &[
+            "limits",
+            "units",
+            "toml_errors",
+            "model",
+            "engine",
+            "worker",
+            "runtime",
+            "transport",
+            "logs",
+        ],
     ),
     ("board", &["limits", "units", "toml_errors", "sys"]),
     // The one that knows all, but for those that use it.
@@ -136,6 +147,8 @@ const UNSAFE_ROOMS: &[&str] = &[
     // Registers of microcontrollers; corelane's own part in their firmware has no unsafe code.
     "boards/lm3s6965evb/src/board/",
     "boards/footprint/src/glue.rs",
+    // defmt's logger is a trait that is unsafe to implement; nothing else is unsafe there.
+    "src/bin/corelane/hot/logger.rs",
     // Models of the queue claim ownership of records, which loom then checks.
     "tests/loom.rs",
 ];

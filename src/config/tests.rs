@@ -252,6 +252,9 @@ fn the_reference_tells_the_defaults_that_hold() {
     assert_eq!(default("runtime", "drain_timeout_ms"), ms);
     assert_eq!(default("listen", "unix_mode"), format!("0o{:o}", config.listen.unix_mode));
     assert_eq!(default("log", "level").parse(), Ok(config.log_level));
+    assert_eq!(default("log", "format").trim_matches('"').parse(), Ok(config.log.format));
+    assert_eq!(default("log", "file_bytes_max"), config.log.file_bytes_max.to_string());
+    assert_eq!(default("log", "ring_bytes"), config.log.ring_bytes.to_string());
     assert_eq!(
         default("listen", "allow_non_loopback"),
         config.listen.allow_non_loopback.to_string()

@@ -242,7 +242,10 @@ impl StatsSnapshot {
         let mut family = |name: &str, kind: &str, help: &str, rows: Vec<(String, u64)>| {
             let _ = writeln!(out, "# HELP corelane_{name} {help}\n# TYPE corelane_{name} {kind}");
             for (labels, value) in rows {
-                let _ = writeln!(out, "corelane_{name}{{{labels}}} {value}");
+                let _ = match labels.as_str() {
+                    "" => writeln!(out, "corelane_{name} {value}"),
+                    _ => writeln!(out, "corelane_{name}{{{labels}}} {value}"),
+                };
             }
         };
         let per_model = |f: &dyn Fn(&ModelStats) -> u64| -> Vec<(String, u64)> {
@@ -329,6 +332,10 @@ impl StatsSnapshot {
             worker(&|w| w.spin_ns),
         );
         family("worker_parks_total", "counter", "Times it went to sleep.", worker(&|w| w.parks));
+        if let Some(n) = self.extra.get("log").and_then(|log| log["lost_total"].as_u64()) {
+            let help = "Log records of workers and I/O thread that found their ring full.";
+            family("log_records_lost_total", "counter", help, vec![(String::new(), n)]);
+        }
         if let Some(n) = self.hot_path_allocations_total {
             let _ = writeln!(
                 out,

@@ -13,11 +13,15 @@ pub mod alloc;
 #[cfg(feature = "std")]
 pub mod clock;
 #[cfg(feature = "std")]
+pub mod events;
+#[cfg(feature = "std")]
 pub mod memory;
 #[cfg(feature = "std")]
 pub mod pool;
 #[cfg(feature = "std")]
 pub mod realtime;
+#[cfg(feature = "std")]
+pub mod records;
 #[cfg(feature = "std")]
 pub mod region;
 #[cfg(feature = "std")]

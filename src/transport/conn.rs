@@ -3,6 +3,8 @@
 mod encoded;
 mod requests;
 
+pub(super) use requests::count_error;
+use requests::count_error_if;
 pub(crate) use requests::{failure_code, refusal_code};
 
 use super::arrivals::Arrivals;
@@ -16,6 +18,7 @@ use crate::limits::{
 };
 use crate::queue::outlet::Plug;
 use crate::queue::{Done, Failure, Lease};
+use crate::sys::events::{Event, tell};
 use crate::sys::memory::LazyBytes;
 use crate::sys::sync::Arc;
 use crate::units::{Nanos, RequestId};
@@ -243,6 +246,7 @@ impl Conn {
         // A text that does not fit is cut where it was.
         let _ = line.write_fmt(text);
         count_error(core, code);
+        tell(Event::RequestRefused { code: code.name(), a, b });
         let reply = Reply::Error { id, code: code.number(), text: &line, a, b };
         self.replies.push(&reply, &[]);
     }
@@ -255,6 +259,7 @@ impl Conn {
         text: core::fmt::Arguments<'_>,
     ) {
         self.error(core, None, code, ab, text);
+        tell(Event::ConnectionFailed { code: code.name(), a: ab.0, b: ab.1 });
         self.phase = Phase::Closing;
         self.half_until = None;
         self.incoming = Incoming::Head;
@@ -271,6 +276,10 @@ impl Conn {
             self.entries.swap_remove(at);
         }
         let id = held.request;
+        if let Err(failure) = &end {
+            let (connection, reason) = (held.conn, failure.name());
+            tell(Event::RequestWithdrawn { connection, request: id.0, reason });
+        }
         let mut sent = 0;
         if self.lent == Some(entry) {
             (self.lent, core.lent) = (None, None);
@@ -619,17 +628,5 @@ impl Conn {
             self.frame_is_whole();
         }
         self.phase != Phase::Closing
-    }
-}
-
-pub(super) fn count_error(core: &Core, code: ErrorCode) {
-    if let Some(at) = ErrorCode::ALL.iter().position(|&other| other == code) {
-        bump(&core.control.counters.errors[at], 1);
-    }
-}
-
-fn count_error_if(core: &Core, condition: bool, code: ErrorCode) {
-    if condition {
-        count_error(core, code);
     }
 }

@@ -19,6 +19,7 @@ use crate::queue::Failure;
 use crate::queue::completion::{CompletionReceiver, IoWaker};
 use crate::queue::handover::Reclaimed;
 use crate::sys::clock;
+use crate::sys::events::{Event, tell};
 use crate::sys::sync::{Arc, Ordering, spin_turn};
 use crate::units::Nanos;
 use crate::wire::ErrorCode;
@@ -237,6 +238,8 @@ impl Io {
 
     fn begin_drain(&mut self) {
         self.core.draining = true;
+        let connections = (self.conns.len() - self.free.len()) as u16;
+        tell(Event::Draining { connections });
         // Whoever connects now is refused by the kernel, or was never accepted.
         self.unix = None;
         self.tcp = None;
@@ -371,6 +374,7 @@ impl Io {
         }
         let conn = &mut self.conns[at as usize];
         conn.close(&mut self.core);
+        tell(Event::ConnectionClosed { connection: at });
         let open = &self.core.control.counters.connections_open;
         open.store(open.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
         self.free.push(at);

@@ -358,6 +358,7 @@ impl Server {
             .name("cl-io".into())
             .spawn(move || {
                 on_start();
+                crate::sys::events::thread_starts();
                 crate::sys::alloc::set_hot(true);
                 io.run();
                 crate::sys::alloc::set_hot(false);

@@ -95,6 +95,8 @@ pub(super) struct Port {
     /// The connection is to see the end of the stream.
     ended: bool,
     counted: Counters,
+    /// Times that the link came in step again, and damaged frames, not told yet.
+    pub damage: (u32, u32),
     pub reopen_at: Option<Nanos>,
     pause: Nanos,
 }
@@ -187,6 +189,7 @@ impl Serial {
             finishing: false,
             ended: false,
             counted: Counters::default(),
+            damage: (0, 0),
             reopen_at: None,
             pause: REOPEN.0,
         };
@@ -331,6 +334,8 @@ impl Port {
     }
     fn count(&mut self, counters: &TransportCounters) {
         let (new, old) = (*self.link.counters(), self.counted);
+        self.damage.0 += new.resyncs.wrapping_sub(old.resyncs);
+        self.damage.1 += new.crc_errors.wrapping_sub(old.crc_errors);
         self.counted = new;
         for (counter, new, old) in [
             (&counters.link_resync_total, new.resyncs, old.resyncs),

@@ -19,6 +19,7 @@ use crate::metrics::{LaneStats, WorkerPhase, WorkerStats};
 use crate::queue::ModelQueue;
 use crate::queue::completion::CompletionSender;
 use crate::queue::idle::IdleSet;
+use crate::sys::events::{self, Event, tell};
 use crate::sys::realtime::{Outcome, ThreadOptions};
 use crate::sys::sync::{Arc, AtomicBool, Ordering};
 use crate::sys::{affinity, alloc, clock, memory};
@@ -148,6 +149,7 @@ pub fn spawn(
     std::thread::Builder::new().name(format!("cl-worker-{}", spec.id)).spawn(move || {
         match Worker::start(spec) {
             Ok((mut worker, started)) => {
+                events::thread_starts();
                 let thread = memory::this_thread();
                 let faults = memory::page_faults(thread).unwrap_or(0);
                 worker.stats.faults_at_ready.store(faults, Ordering::Relaxed);
@@ -161,6 +163,8 @@ pub fn spawn(
                 // Release: whoever sees it sees that this thread has let go of what it started with.
                 // Partner: the acquire in the runtime's start.
                 worker.stats.phase.store(WorkerPhase::Idle as u64, Ordering::Release);
+                let (id, models) = (worker.spec_id.0, worker.lanes.len() as u16);
+                tell(Event::WorkerServes { worker: id, models });
                 worker.serve();
                 alloc::set_hot(false);
                 worker.phase(WorkerPhase::Stopped);
@@ -326,6 +330,7 @@ impl Worker {
         self.idle_set.sleep(me, timeout);
         let now = clock::now();
         self.idle.slept(now.since(slept_at));
+        tell(Event::WorkerSlept { ns: now.since(slept_at).0 });
         self.phase(WorkerPhase::Idle);
         now
     }

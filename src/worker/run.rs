@@ -5,6 +5,7 @@ use crate::engine::{Instance, PlanIndex, RunError};
 use crate::limits::{BATCH_REQUESTS_MAX, TENSORS_MAX};
 use crate::metrics::{LaneStats, WorkerPhase, WorkerStats};
 use crate::queue::{Failure, Work};
+use crate::sys::events::{Event, tell};
 use crate::sys::sync::Ordering;
 use crate::sys::{alloc, clock};
 use crate::units::{CloseReason, Nanos, Receipt, Rows};
@@ -48,17 +49,29 @@ impl Worker {
         // Who has an answer need not wait until it is counted; but statistics that are asked for after
         // it have it: see `WorkerStats::settle`.
         worker_stats.counting.store(1, Ordering::Relaxed);
+        let model = queue.id().0;
         let mut done = |work: Work<'_>, outcome: Result<Receipt, Failure>, at: Nanos, alone| {
             let (submitted_at, rows) = (work.submitted_at(), work.rows());
             completions.finish(work, outcome, alone);
+            let ns = at.since(submitted_at).0;
             match outcome {
                 Ok(_) => {
+                    tell(Event::RequestAnswered { model, rows: rows.0, ns });
                     LaneStats::bump(&stats.success, 1);
                     LaneStats::bump(&stats.inference_count, rows.0 as u64);
                     stats.queue.record(now.since(submitted_at));
                     stats.request.record(at.since(submitted_at));
                 }
-                Err(failure) => LaneStats::bump(&stats.failure[failure as usize], 1),
+                Err(failure) => {
+                    LaneStats::bump(&stats.failure[failure as usize], 1);
+                    let reason = failure.name();
+                    tell(match failure {
+                        Failure::ModelFailed | Failure::ModelPanicked => {
+                            Event::RequestFailed { model, reason }
+                        }
+                        _ => Event::RequestDropped { model, ns, reason },
+                    });
+                }
             }
         };
 
@@ -88,11 +101,14 @@ impl Worker {
                 Ok(ran) => {
                     end = ran.end;
                     let alone = works.len() == 1;
+                    let requests = works.len() as u32;
                     for work in works.drain(..) {
                         let receipt = receipt(&work, ran.stages, total);
                         done(work, Ok(receipt), end, alone);
                     }
                     engine.count(&ran);
+                    let (reason, ns) = (reason.name(), end.since(now).0);
+                    tell(Event::BatchRan { model, rows: total, requests, reason, ns });
                 }
                 Err(failure) if works.len() == 1 => {
                     end = clock::now();
@@ -180,6 +196,8 @@ impl Running<'_> {
                 *self.instance = None;
                 *self.instance = self.lane.engine.instance().ok();
                 LaneStats::bump(&self.worker_stats.rebuilds, 1);
+                let rebuilt = u8::from(self.instance.is_some());
+                tell(Event::EnginePanicked { model: self.lane.queue.id().0, rebuilt });
                 alloc::set_hot(true);
                 Err(Failure::ModelPanicked)
             }

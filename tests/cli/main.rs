@@ -3,6 +3,7 @@
 mod bad;
 mod board;
 mod lab;
+mod logs;
 mod serve;
 mod story;
 mod support;

@@ -142,7 +142,7 @@ fn check_stats(server: &Server) {
     }
 }
 
-fn get(url: &str, path: &str) -> String {
+pub fn get(url: &str, path: &str) -> String {
     let host = url.strip_prefix("http://").unwrap().split('/').next().unwrap();
     let mut stream = std::net::TcpStream::connect(host).unwrap();
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n").unwrap();

@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use corelane::client::Address;
 use corelane::config::{parse_cores, parse_idle, parse_wish};
 use corelane::engine::Wish;
+use corelane::logs::Format;
 use corelane::transport::SerialOptions;
 use corelane::units::CoreId;
 use corelane::wire::Encoding;
@@ -29,6 +30,9 @@ pub struct Cli {
     /// CORELANE_STATE_DIR, else corelane in XDG_STATE_HOME, else in ~/.local/state.
     #[arg(long, global = true, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
+    /// How they are printed: text or json.
+    #[arg(long, global = true, value_name = "FORMAT")]
+    pub log_format: Option<Format>,
 }
 
 /// The subcommands.
@@ -46,6 +50,8 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Shows a server's counters and stage histograms.
     Stats(StatsArgs),
+    /// Prints a log file that `serve --log-file` wrote.
+    Logs(LogsArgs),
     /// Shows a board, and whether its plan fits this machine.
     Board(BoardArgs),
     /// Measures the runtime and its parts alone.
@@ -74,6 +80,19 @@ pub struct DoctorArgs {
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Arguments of `logs`.
+#[derive(Debug, Args)]
+pub struct LogsArgs {
+    /// The log file.
+    pub file: PathBuf,
+    /// Print one JSON object a line.
+    #[arg(long)]
+    pub json: bool,
+    /// Leave out what is less serious: error, warn, info, debug or trace.
+    #[arg(long, value_name = "LEVEL", value_parser = parse_level)]
+    pub level: Option<log::LevelFilter>,
 }
 
 /// Arguments of `demo`.
@@ -137,6 +156,9 @@ pub struct ServeArgs {
     /// Allow addresses that other machines reach; TCP then needs --psk-file.
     #[arg(long)]
     pub non_loopback: bool,
+    /// File that takes what workers and I/O thread tell, for `corelane logs`, in place of standard error.
+    #[arg(long, value_name = "FILE")]
+    pub log_file: Option<PathBuf>,
     /// Directory of compiled models, for a faster start.
     #[arg(long, value_name = "DIR")]
     pub cache: Option<PathBuf>,

@@ -2,12 +2,13 @@
 
 use crate::args::{BenchCommand, BenchEngine, BenchEngineArgs, BenchOverheadArgs};
 use crate::exit::{Code, Exit, Outcome};
-use crate::{contention, device, models, tensors};
+use crate::{contention, device, hot, models, tensors};
 use corelane::engine::fake::FakeEngine;
 use corelane::engine::ort::settings::parse_providers;
 use corelane::engine::{self, BackendReport, EngineKind, LoadRequest, PlanIndex};
 use corelane::lab::overhead::{self, Effort};
 use corelane::lab::sample::percentile;
+use corelane::limits::LOG_RING_BYTES_DEFAULT;
 use corelane::model::Manifest;
 use corelane::runtime::ModelSetup;
 use corelane::sys::{affinity, alloc, clock};
@@ -286,6 +287,10 @@ fn overhead(args: &BenchOverheadArgs) -> Outcome {
         iterations: args.iterations.map_or(default.iterations, |n| n as usize),
     };
     let setup = ModelSetup::read(&args.model).map_err(|e| Exit::new(Code::Config, e))?;
+    if cfg!(feature = "hot-log") {
+        // Nothing reads the rings here but the figure itself.
+        hot::install(LOG_RING_BYTES_DEFAULT).map_err(|e| Exit::new(Code::Failure, e))?;
+    }
     let report =
         overhead::measure(effort, Some(&setup)).map_err(|e| Exit::new(Code::Failure, e))?;
     if args.json {
@@ -322,6 +327,20 @@ fn overhead(args: &BenchOverheadArgs) -> Outcome {
             c.ratio.min,
             c.ratio.max,
             c.goal
+        );
+    }
+    if let Some(s) = &report.statement {
+        println!(
+            "a log statement [pinned to core {}, in blocks of {}]: p50 {:.1} ns ({:.1} to {:.1}) where it \
+             is told, {:.1} where its level is not; {} records lost; goal below {:.0}",
+            s.core,
+            s.per_block,
+            s.told_p50_ns.median,
+            s.told_p50_ns.min,
+            s.told_p50_ns.max,
+            s.off_p50_ns.median,
+            s.lost,
+            s.goal_ns
         );
     }
     Ok(())

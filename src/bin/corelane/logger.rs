@@ -1,41 +1,37 @@
-//! Log messages to standard error, one line each: seconds since the start, level, thread, text.
+//! Messages and events, to standard error and to a log file. What that takes is in the library.
 
-use corelane::sys::clock;
+use corelane::logs::{Format, Output};
 use log::{LevelFilter, Log, Metadata, Record};
 use std::io::Write;
 
-struct Stderr;
+/// The program's one output.
+pub static OUTPUT: Output = Output::new(print);
 
-impl Log for Stderr {
+fn print(lines: &str) {
+    // A closed standard error is no reason to stop serving.
+    let _ = std::io::stderr().lock().write_all(lines.as_bytes());
+}
+
+struct Forward;
+
+impl Log for Forward {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         // tract tells every step of its optimiser; that is for its own developers.
         metadata.level() <= log::max_level()
             && (metadata.target().starts_with("corelane") || metadata.level() <= log::Level::Warn)
     }
     fn log(&self, record: &Record<'_>) {
-        if !self.enabled(record.metadata()) {
-            return;
+        if self.enabled(record.metadata()) {
+            OUTPUT.message(record.level().into(), &record.args().to_string());
         }
-        let now = clock::now().0;
-        let thread = std::thread::current();
-        let mut err = std::io::stderr().lock();
-        // A closed standard error is no reason to stop serving.
-        let _ = writeln!(
-            err,
-            "{}.{:06} {:5} {}: {}",
-            now / 1_000_000_000,
-            now % 1_000_000_000 / 1_000,
-            record.level(),
-            thread.name().unwrap_or("?"),
-            record.args()
-        );
     }
     fn flush(&self) {}
 }
 
 /// Installs the logger.
-pub fn install(level: LevelFilter) {
+pub fn install(level: LevelFilter, format: Option<Format>) {
+    OUTPUT.set_format(format.unwrap_or_default());
     // The first call wins; there is no other logger in this program.
-    let _ = log::set_logger(&Stderr);
+    let _ = log::set_logger(&Forward);
     log::set_max_level(level);
 }

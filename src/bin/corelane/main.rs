@@ -11,11 +11,13 @@ mod device;
 mod doctor;
 mod endpoint;
 mod exit;
+mod hot;
 mod infer;
 mod inspect;
 mod link;
 mod load;
 mod logger;
+mod logs;
 mod magika;
 mod models;
 mod progress;
@@ -45,15 +47,16 @@ fn main() -> ExitCode {
             return ExitCode::from(code as u8);
         }
     };
-    logger::install(cli.log.unwrap_or(log::LevelFilter::Warn));
+    logger::install(cli.log.unwrap_or(log::LevelFilter::Warn), cli.log_format);
     models::set_state_dir(cli.state_dir.as_deref());
     let outcome = match &cli.command {
         args::Command::Demo(args) => demo::run(args),
-        args::Command::Serve(args) => serve::run(args, cli.log),
-        args::Command::Record(args) => serve::record(args, cli.log),
+        args::Command::Serve(args) => serve::run(args, cli.log, cli.log_format),
+        args::Command::Record(args) => serve::record(args, cli.log, cli.log_format),
         args::Command::Infer(args) => infer::run(args),
         args::Command::Inspect(args) => inspect::run(args),
         args::Command::Stats(args) => stats::run(args),
+        args::Command::Logs(args) => logs::run(args),
         args::Command::Board(args) => board::run(args),
         args::Command::Bench(command) => bench::run(command),
         args::Command::Load(args) => load::run(args),

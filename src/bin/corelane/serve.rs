@@ -2,19 +2,21 @@
 
 use crate::args::{Mismatch, RecordArgs, ServeArgs};
 use crate::exit::{Code, Exit, Outcome};
+use crate::logger::OUTPUT;
 use crate::supervisor::{Pulse, Supervisor};
-use crate::{endpoint, link, models};
+use crate::{endpoint, hot, link, models};
 use corelane::board::Machine;
 use corelane::config::{Config, Listen, ModelEntry, Workers};
 use corelane::engine::MemoryOptions;
 use corelane::lab::schedule::Arrival;
 use corelane::lab::schedule::trace::{RecordedPayloads, Trace, payloads_file};
+use corelane::logs::{Format, Keeper, LogFile, Table};
 use corelane::model::CacheState;
 use corelane::runtime::{
     BoardMismatch, PlannedBoard, Runtime, ServeError, ServedModel, plan_board,
 };
 use corelane::sys::sync::{Arc, AtomicBool, Ordering};
-use corelane::sys::{affinity, clock, memory as system_memory, region};
+use corelane::sys::{affinity, clock, events, memory as system_memory, region};
 use corelane::transport::{Arrivals, BindError, Server, ServerOptions, TcpOptions, UnixOptions};
 use corelane::units::{CoreId, ModelId, Nanos};
 use log::LevelFilter;
@@ -26,12 +28,12 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 /// Runs the command.
-pub fn run(args: &ServeArgs, log: Option<LevelFilter>) -> Outcome {
-    serve(args, log, None)
+pub fn run(args: &ServeArgs, log: Option<LevelFilter>, format: Option<Format>) -> Outcome {
+    serve(args, log, format, None)
 }
 
 /// Runs `record`: serves, and writes the arrivals down in the end.
-pub fn record(args: &RecordArgs, log: Option<LevelFilter>) -> Outcome {
+pub fn record(args: &RecordArgs, log: Option<LevelFilter>, format: Option<Format>) -> Outcome {
     // A place that can't be written is found before anything is served.
     let unwritable = |e: std::io::Error| {
         Exit::new(Code::Usage, format_args!("the trace {}: {e}", args.out.display()))
@@ -44,7 +46,7 @@ pub fn record(args: &RecordArgs, log: Option<LevelFilter>) -> Outcome {
         }
         _ => {}
     }
-    serve(&args.serve, log, Some(args))
+    serve(&args.serve, log, format, Some(args))
 }
 
 /// Writes the arrivals of one model.
@@ -76,12 +78,19 @@ fn write_trace(args: &RecordArgs, model: (ModelId, &str), arrivals: &Arrivals) -
     Ok(())
 }
 
-fn serve(args: &ServeArgs, log: Option<LevelFilter>, record: Option<&RecordArgs>) -> Outcome {
+fn serve(
+    args: &ServeArgs,
+    level: Option<LevelFilter>,
+    format: Option<Format>,
+    record: Option<&RecordArgs>,
+) -> Outcome {
     let mut config = match &args.config {
         Some(path) => Config::read(path).map_err(|e| Exit::new(Code::Config, e))?,
         None => from_args(args),
     };
-    log::set_max_level(log.unwrap_or(config.log_level));
+    config.log_level = level.unwrap_or(config.log_level);
+    config.log.format = format.unwrap_or(config.log.format);
+    config.log.file = args.log_file.clone().or(config.log.file);
     let mut options = options(&config.listen)?;
     if options.unix.is_none() && options.tcp.is_none() && options.serial.is_empty() {
         let text = "nothing to listen on; give a Unix socket (--unix PATH, or listen.unix), a \
@@ -90,6 +99,9 @@ fn serve(args: &ServeArgs, log: Option<LevelFilter>, record: Option<&RecordArgs>
         let code = if args.config.is_some() { Code::Config } else { Code::Usage };
         return Err(Exit::new(code, text));
     }
+    let table = begin_log(&config)?;
+    // Dropped last: what workers tell in the end is still taken.
+    let mut keeper = None;
     let board = plan(&mut config)?;
     let supervisor = Supervisor::from_env()?;
     let signals = Stop::listen()?;
@@ -112,6 +124,8 @@ fn serve(args: &ServeArgs, log: Option<LevelFilter>, record: Option<&RecordArgs>
         // This thread, and those it starts from here on, stay off the workers' cores.
         affinity::restrict(&housekeeping).map_err(|e| Exit::new(Code::Config, e))?;
     }
+    let failed = |e| Exit::new(Code::Failure, format_args!("the log thread: {e}"));
+    keeper.replace(Keeper::start(&OUTPUT, table).map_err(failed)?);
     let io_core = config.io_core.or(housekeeping.first().copied());
     signals.opening();
     let unix = options.unix.as_ref().map(|unix| format!("unix:{}", unix.path.display()));
@@ -129,6 +143,9 @@ fn serve(args: &ServeArgs, log: Option<LevelFilter>, record: Option<&RecordArgs>
     let addresses: Vec<String> = unix.into_iter().chain(tcp).chain(serial).collect();
     log::info!("ready on {}", addresses.join(" and "));
     let took = clock::now().since(start).0;
+    // Plain data with text keys: it always has a JSON form.
+    let counts = || serde_json::to_value(OUTPUT.counts()).unwrap_or_default();
+    runtime.shared().add_stats("log", counts);
     if let Some(board) = &board {
         let value = serde_json::to_value(board).map_err(|e| Exit::new(Code::Failure, e))?;
         runtime.shared().add_stats("board", move || value.clone());
@@ -156,6 +173,24 @@ fn serve(args: &ServeArgs, log: Option<LevelFilter>, record: Option<&RecordArgs>
         std::mem::forget(runtime);
     }
     outcome
+}
+
+/// Opens the log as configured; what records of events mean.
+fn begin_log(config: &Config) -> Result<Table, Exit> {
+    log::set_max_level(config.log_level);
+    OUTPUT.set_format(config.log.format);
+    let table = match config.log_level {
+        // No event would be told, so no thread needs a ring.
+        LevelFilter::Off => Table::default(),
+        _ => hot::install(config.log.ring_bytes).map_err(|e| Exit::new(Code::Failure, e))?,
+    };
+    if let Some(path) = &config.log.file {
+        let file = LogFile::create(path, table.clone(), config.log.file_bytes_max)
+            .map_err(|e| Exit::new(Code::Usage, e))?;
+        OUTPUT.set_file(file);
+    }
+    events::set_level(config.log_level);
+    Ok(table)
 }
 
 /// Takes the cores from the board's plan, where a board is named.

@@ -8,14 +8,16 @@
 mod floors;
 mod inproc;
 mod socket;
+mod statement;
 
 pub(crate) use floors::on_core;
 pub use floors::{Waiting, ping_pong, unix_echo, wake_up};
 pub(crate) use inproc::echo_model;
+pub use statement::{GOAL_NS, STATEMENTS_PER_BLOCK, Statement};
 
 use super::sample::{Spread, percentile};
 use crate::runtime::ModelSetup;
-use crate::sys::affinity;
+use crate::sys::{affinity, events};
 use crate::units::CoreId;
 use serde::Serialize;
 
@@ -87,6 +89,8 @@ pub struct Report {
     pub latencies: Vec<Latency>,
     /// Comparisons.
     pub comparisons: Vec<Comparison>,
+    /// What telling an event costs; absent where the program has no sink for events.
+    pub statement: Option<Statement>,
 }
 
 /// Why nothing was measured.
@@ -150,6 +154,15 @@ fn machine() -> String {
 /// # Errors
 /// A pin did not take, or a runtime could not be built.
 pub fn measure(effort: Effort, model: Option<&ModelSetup>) -> Result<Report, Error> {
+    // While events are told they would be part of every other figure.
+    let level = events::level();
+    events::set_level(log::LevelFilter::Off);
+    let report = measure_all(effort, model);
+    events::set_level(level);
+    report
+}
+
+fn measure_all(effort: Effort, model: Option<&ModelSetup>) -> Result<Report, Error> {
     let mut latencies = inproc::latencies(effort)?;
     latencies.extend(socket::latencies(effort)?);
     let mut comparisons = inproc::comparisons(effort)?;
@@ -164,5 +177,6 @@ pub fn measure(effort: Effort, model: Option<&ModelSetup>) -> Result<Report, Err
         iterations: effort.iterations,
         latencies,
         comparisons,
+        statement: statement::measure(effort)?,
     })
 }

@@ -5,6 +5,7 @@ use super::{Conn, Core, Incoming, Phase};
 use crate::limits::{AUTH_NONCE_BYTES, DIRECT_ANSWER_BYTES_MAX, TIMEOUT_US_MAX};
 use crate::queue::outlet::ANSWER_HEAD_BYTES;
 use crate::queue::{Failure, Lease, Notify, Refusal, RefusalReason, Submit};
+use crate::sys::events::{Event, tell};
 use crate::sys::sync::Ordering;
 use crate::transport::arrivals::{Arrivals, Arrived};
 use crate::transport::bump;
@@ -328,6 +329,8 @@ impl Conn {
                 let entry = core.table.insert(model, ticket, held);
                 self.entries.push(entry);
                 self.ids.push(id);
+                let model = model as u16;
+                tell(Event::RequestQueued { connection: at, request: id.0, model });
                 if lent.is_some() {
                     (self.lent, core.lent) = (Some(entry), Some(at));
                 }
@@ -413,5 +416,17 @@ pub(crate) fn refusal_code(refusal: Refusal) -> (ErrorCode, u32, u32) {
         }
         Refusal::TimeoutTooLong { given_us, max_us } => (ErrorCode::BadDeadline, given_us, max_us),
         Refusal::ShuttingDown => (ErrorCode::ShuttingDown, 0, 0),
+    }
+}
+
+pub(in crate::transport) fn count_error(core: &Core, code: ErrorCode) {
+    if let Some(at) = ErrorCode::ALL.iter().position(|&other| other == code) {
+        bump(&core.control.counters.errors[at], 1);
+    }
+}
+
+pub(super) fn count_error_if(core: &Core, condition: bool, code: ErrorCode) {
+    if condition {
+        count_error(core, code);
     }
 }

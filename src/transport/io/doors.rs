@@ -2,6 +2,7 @@
 
 use super::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, CONNS, Io, SEND_BUFFER_BYTES};
 use crate::queue::outlet::Plug;
+use crate::sys::events::{Event, tell};
 use crate::transport::link::Link;
 use crate::transport::{bump, conn, listen};
 use crate::wire::{self, ErrorCode, HEAD_BYTES_MAX, Reply};
@@ -37,6 +38,7 @@ impl Io {
                 Err(_) => {
                     // Most likely no descriptor is left; someone may give one back.
                     door.open = false;
+                    tell(Event::AcceptFailed { ns: ACCEPT_PAUSE.0 });
                     self.accept_again = Some(self.core.now.after(ACCEPT_PAUSE));
                     return;
                 }
@@ -76,6 +78,12 @@ impl Io {
     }
 
     pub(super) fn admit(&mut self, at: u16, link: Link, wants_key: bool) {
+        let door = match &link {
+            Link::Serial(_) => "a serial port",
+            Link::Memory(_) => "this process",
+            _ => "a socket",
+        };
+        tell(Event::ConnectionOpened { connection: at, door });
         self.conns[at as usize].open(link, wants_key, &self.core);
         let counters = &self.core.control.counters;
         bump(&counters.connections_total, 1);
@@ -96,5 +104,6 @@ impl Io {
         let mut ignored = [0; 512];
         let _ = link.read(&mut [std::io::IoSliceMut::new(&mut ignored)]);
         conn::count_error(&self.core, code);
+        tell(Event::ConnectionRefused { code: code.name(), a, b });
     }
 }

@@ -1,6 +1,7 @@
 //! Serial ports in the loop: each carries at most one connection, which its link's session begins.
 
 use super::{CONNS, Io};
+use crate::sys::events::{self, tell};
 use crate::transport::link::Link;
 use crate::transport::serial::{Serial, Turned};
 use crate::units::Nanos;
@@ -35,9 +36,12 @@ impl Io {
     /// Reads the ports, and begins and ends their connections.
     pub(super) fn take_serial(&mut self) {
         for i in 0..self.serial.len() {
-            if self.serial[i].reopen(self.core.now) && self.register_serial(i).is_err() {
-                self.lose_serial(i);
-                continue;
+            if self.serial[i].reopen(self.core.now) {
+                if self.register_serial(i).is_err() {
+                    self.lose_serial(i);
+                    continue;
+                }
+                tell(events::Event::SerialFound { port: i as u8 });
             }
             let turned =
                 self.serial[i].end.lock().receive(self.core.now, &self.core.control.counters);
@@ -45,6 +49,13 @@ impl Io {
                 self.lose_serial(i);
                 continue;
             };
+            let (times, frames) = std::mem::take(&mut self.serial[i].end.lock().damage);
+            if frames > 0 {
+                tell(events::Event::LinkDamaged { port: i as u8, frames });
+            }
+            if times > 0 {
+                tell(events::Event::LinkResynced { port: i as u8, times });
+            }
             if turned != Turned::default() {
                 self.end_serial(i, turned.down);
             }
@@ -91,6 +102,8 @@ impl Io {
             let _ = self.poll.registry().deregister(&mut SourceFd(&fd.as_raw_fd()));
         }
         port.lose(self.core.now);
+        let pause = port.reopen_at.map_or(0, |at| at.since(self.core.now).0);
+        tell(events::Event::SerialLost { port: i as u8, ns: pause });
         drop(port);
         self.end_serial(i, false);
     }
