@@ -24,9 +24,11 @@ use crate::toml_errors::{Document, Table, TomlError};
 use crate::transport::SerialOptions;
 use crate::units::{CoreId, Micros};
 use crate::worker::IdleStrategy;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+pub use error::ConfigError;
+pub use load_error::OnLoadError;
 
 /// The path that means the lab's synthetic model; a directory of this name is `./synthetic`.
 pub const SYNTHETIC: &str = "synthetic";
@@ -72,6 +74,7 @@ keys! {
     "runtime" "idle" "\"park\", \"adaptive\" or { spin_us = N }" "\"park\"" "What a worker does when nothing waits: sleep, spin while that pays, or spin for N microseconds and then sleep.";
     "runtime" "board" "\"auto\", a board's name or a file" "none" "Takes `cores` and `io_core` from the board's plan. `auto` looks at the device tree and the processor.";
     "runtime" "board_mismatch" "\"error\" or \"adapt\"" "\"error\"" "What to do where the machine is not as the board says: say so and stop, or take the part of the plan that it has.";
+    "runtime" "on_load_error" "\"exit\" or \"serve_others\"" "\"exit\"" "What to do where a model can't be served: say so and stop, or serve the others. The line that says ready, and `stats`, name those that are `not_served`.";
     "runtime" "drain_timeout_ms" "milliseconds" "10000" "How long SIGTERM waits for accepted requests.";
     "runtime" "onnxruntime" "path" "ORT_DYLIB_PATH, else libonnxruntime.so beside the program" "ONNX Runtime's shared library, for models with engine ort; relative to the configuration file.";
     "realtime" "scheduler" "\"fifo\", \"rr\" or \"other\"" "as it is" "Scheduling policy of workers and I/O thread. With `fifo` or `rr`, a worker that spins lets nothing else run on its core: use `idle = \"park\"`.";
@@ -244,6 +247,8 @@ pub struct Config {
     pub drain_timeout: Duration,
     /// The models.
     pub models: Vec<ModelEntry>,
+    /// What to do where one of them can't be served.
+    pub on_load_error: OnLoadError,
     /// Where to listen.
     pub listen: Listen,
     /// Address of the Prometheus endpoint.
@@ -271,6 +276,7 @@ impl Default for Config {
             idle: IdleStrategy::default(),
             drain_timeout: Duration::from_secs(10),
             models: Vec::new(),
+            on_load_error: OnLoadError::default(),
             listen: Listen::default(),
             metrics: None,
             metrics_allow_non_loopback: false,
@@ -279,47 +285,6 @@ impl Default for Config {
             cache: None,
             memory: MemoryOptions::default(),
         }
-    }
-}
-
-/// Why a configuration can't be used.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum ConfigError {
-    /// The file can't be read.
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// Something in the file is wrong.
-    Toml(TomlError),
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ConfigError::Io { path, source } => {
-                write!(f, "the configuration {} can't be read: {source}", path.display())
-            }
-            ConfigError::Toml(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for ConfigError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            ConfigError::Io { source, .. } => Some(source),
-            ConfigError::Toml(error) => Some(error),
-        }
-    }
-}
-
-impl From<TomlError> for ConfigError {
-    fn from(error: TomlError) -> Self {
-        ConfigError::Toml(error)
     }
 }
 
@@ -405,6 +370,9 @@ impl Config {
                 }
             };
         }
+        let on_load_error = table.text("on_load_error")?.map(|text| text.parse()).transpose();
+        let wrong = |e: String| table.invalid("on_load_error", e);
+        set(&mut self.on_load_error, on_load_error.map_err(wrong)?);
         let pin = table.boolean("pin")?.unwrap_or(true);
         let workers = table.integer("workers", 1, WORKERS_MAX as u64)?;
         self.workers = match (pin, cores, workers) {
@@ -586,6 +554,8 @@ pub fn parse_cores(text: &str) -> Result<Vec<CoreId>, String> {
     Ok(cores)
 }
 
+mod error;
+mod load_error;
 mod log_table;
 mod realtime;
 

@@ -192,6 +192,10 @@ fn errors_name_the_key_the_line_and_what_would_be_right() {
             "line 4: `listen.allow_non_loopback`: needs psk_file",
         ),
         ("[listen]\nunix_mode = 0o7777\n", "line 4: `listen.unix_mode` is "),
+        (
+            "[runtime]\non_load_error = 'ignore'\n",
+            "line 4: `runtime.on_load_error`: \"ignore\"; choose \"exit\" or \"serve_others\"",
+        ),
         ("[log]\nlevel = 'loud'\n", "line 4: `log.level`: \"loud\" is no level; choose off, error"),
         (
             "[memory]\nlock = 'yes'\n",
@@ -252,6 +256,10 @@ fn the_reference_tells_the_defaults_that_hold() {
     assert_eq!(default("runtime", "drain_timeout_ms"), ms);
     assert_eq!(default("listen", "unix_mode"), format!("0o{:o}", config.listen.unix_mode));
     assert_eq!(default("log", "level").parse(), Ok(config.log_level));
+    assert_eq!(
+        default("runtime", "on_load_error").trim_matches('"').parse(),
+        Ok(config.on_load_error)
+    );
     assert_eq!(default("log", "format").trim_matches('"').parse(), Ok(config.log.format));
     assert_eq!(default("log", "file_bytes_max"), config.log.file_bytes_max.to_string());
     assert_eq!(default("log", "ring_bytes"), config.log.ring_bytes.to_string());

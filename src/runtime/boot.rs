@@ -265,8 +265,8 @@ impl RuntimeBuilder {
             match readiness.recv() {
                 Ok(Ok(started)) => runtime.realtime.add(started.thread),
                 Ok(Err(StartError::Affinity(e))) => return Err(BuildError::Affinity(e)),
-                Ok(Err(StartError::Engine { lane, reason })) => {
-                    let model = shared.models.get(lane).map(|m| m.setup.name.clone());
+                Ok(Err(StartError::Engine { model, reason })) => {
+                    let model = shared.models.get(model.0 as usize).map(|m| m.setup.name.clone());
                     return Err(BuildError::Worker { model, reason });
                 }
                 Err(_) => {

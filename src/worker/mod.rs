@@ -23,7 +23,7 @@ use crate::sys::events::{self, Event, tell};
 use crate::sys::realtime::{Outcome, ThreadOptions};
 use crate::sys::sync::{Arc, AtomicBool, Ordering};
 use crate::sys::{affinity, alloc, clock, memory};
-use crate::units::{CoreId, Nanos, WorkerId};
+use crate::units::{CoreId, ModelId, Nanos, WorkerId};
 use std::sync::mpsc;
 
 /// A model as a worker serves it.
@@ -84,8 +84,8 @@ pub enum StartError {
     Affinity(affinity::AffinityError),
     /// An engine gave no instance, or failed its warm-up.
     Engine {
-        /// Position of the model among the worker's lanes.
-        lane: usize,
+        /// The model, by its position in the runtime.
+        model: ModelId,
         /// Why.
         reason: String,
     },
@@ -95,7 +95,7 @@ impl std::fmt::Display for StartError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             StartError::Affinity(e) => e.fmt(f),
-            StartError::Engine { lane, reason } => write!(f, "model {lane}: {reason}"),
+            StartError::Engine { model, reason } => write!(f, "model {model}: {reason}"),
         }
     }
 }
@@ -181,8 +181,9 @@ impl Worker {
             None => None,
         };
         let mut lanes = Vec::with_capacity(spec.lanes.len());
-        for (n, lane) in spec.lanes.into_iter().enumerate() {
-            let failed = |reason: String| StartError::Engine { lane: n, reason };
+        for lane in spec.lanes {
+            let model = lane.queue.id();
+            let failed = |reason: String| StartError::Engine { model, reason };
             let mut instance = lane.engine.instance().map_err(|e| failed(e.to_string()))?;
             for i in 0..lane.engine.batch_sizes().len() {
                 let time = warm::warm(&mut *instance, PlanIndex(i), lane.warmup_runs)

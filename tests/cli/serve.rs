@@ -557,3 +557,38 @@ fn a_service_manager_hears_of_readiness_life_and_end() {
     // While the worker stayed in its batch there was no beat, but a reason.
     server.end().says(0, "worker 0 is in the same batch as before");
 }
+
+#[test]
+fn a_model_that_can_not_be_served_stops_the_server_or_not_as_configured() {
+    let scratch = Scratch::new();
+    let good = scratch.fake("good", 0, "");
+    scratch.write("broken/model.onnx", "not a model");
+    scratch.write("broken/manifest.toml", "file = 'model.onnx'\n");
+    let config = |name: &str, models: &[&str], more: &str| {
+        let models: String = models.iter().map(|m| format!("[[model]]\npath = '{m}'\n")).collect();
+        let text = format!("{models}[listen]\nunix = 's.sock'\n[runtime]\npin = false\n{more}");
+        scratch.write(name, text)
+    };
+    let others = "on_load_error = 'serve_others'\n";
+    let file = config("stop.toml", &["good", "broken"], "");
+    run(&["serve", "--config", &file]).says(3, "broken");
+    let file = config("none.toml", &["broken"], others);
+    run(&["serve", "--config", &file]).says(3, "no model can be served");
+    let file = config("some.toml", &["broken", "good"], others);
+    let server = Server::start(&["--config", &file]);
+    let names = |v: &serde_json::Value| -> Vec<String> {
+        v["models"].as_array().unwrap().iter().map(|m| m["name"].as_str().unwrap().into()).collect()
+    };
+    assert_eq!(names(&server.ready), ["good"]);
+    let missing = &server.ready["not_served"];
+    assert_eq!(missing.as_array().unwrap().len(), 1);
+    assert!(missing[0]["path"].as_str().unwrap().ends_with("broken"), "{missing}");
+    assert!(!missing[0]["reason"].as_str().unwrap().is_empty());
+    let address = server.address("unix");
+    let stats = run(&["stats", "--connect", &address, "--json"]).ok().json()[0].clone();
+    assert_eq!(stats["extra"]["not_served"], *missing);
+    let input = scratch.npy("x.npy", DType::U8, &[1, 4], &[1, 2, 3, 4]);
+    run(&["infer", "good", &input, "--connect", &address]).ok();
+    run(&["infer", "broken", &input, "--connect", &address]).says(5, "unknown_model");
+    assert!(server.stop().ok().err.contains("broken is not served: "), "{good}");
+}

@@ -2,7 +2,7 @@
 
 use crate::args::BenchTargetArgs;
 use crate::exit::{Code, Exit};
-use crate::{link, serve, tensors};
+use crate::{build, link, tensors};
 use corelane::client::Address;
 use corelane::config::{Config, ModelEntry};
 use corelane::lab::drive::{Bench, DriveError, Sending};
@@ -56,7 +56,7 @@ pub fn open_at(args: &BenchTargetArgs, address: &Address) -> Result<Opened, Exit
 /// The only model of a configuration, in this process, with the golden rows of its directory; the
 /// generator is on the first core without a worker, if there is one.
 pub fn in_process(config: &Config, warm_up: Nanos) -> Result<Opened, Exit> {
-    let runtime = serve::build(config)?;
+    let (runtime, _) = build::build(config)?;
     let client = runtime.client();
     let name = only(client.models().map(str::to_owned).collect())?;
     let mut bench = Bench::local(&client, &name).map_err(|e| failed(&e))?;
@@ -111,7 +111,7 @@ fn local(args: &BenchTargetArgs) -> Result<(Bench, Runtime, Option<PathBuf>), Ex
             return Err(Exit::new(Code::Usage, text));
         }
     };
-    let runtime = serve::build(&config)?;
+    let (runtime, _) = build::build(&config)?;
     let client = runtime.client();
     let name = match (&args.config, &args.model) {
         (Some(_), Some(name)) => name.clone(),

@@ -4,6 +4,7 @@ mod args;
 mod bench;
 mod bench_target;
 mod board;
+mod build;
 mod compare;
 mod contention;
 mod demo;

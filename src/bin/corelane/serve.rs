@@ -1,10 +1,11 @@
 //! `corelane serve`: models behind sockets, until told to stop.
 
 use crate::args::{Mismatch, RecordArgs, ServeArgs};
+use crate::build::{self, NotServed};
 use crate::exit::{Code, Exit, Outcome};
 use crate::logger::OUTPUT;
 use crate::supervisor::{Pulse, Supervisor};
-use crate::{endpoint, hot, link, models};
+use crate::{endpoint, hot, link};
 use corelane::board::Machine;
 use corelane::config::{Config, Listen, ModelEntry, Workers};
 use corelane::engine::MemoryOptions;
@@ -109,7 +110,7 @@ fn serve(
     // Before weights are allocated; the runtime asks again and tells.
     let _ = config.realtime.process.apply_early();
     region::configure(config.memory);
-    let mut runtime = build(&config)?;
+    let (mut runtime, not_served) = build::build(&config)?;
     let traced = record.map(|r| traced(&runtime, r)).transpose()?;
     let arrivals = record.zip(traced.as_ref()).map(|(record, (model, _))| {
         let arrivals = Arrivals::new(record.entries as usize);
@@ -143,6 +144,10 @@ fn serve(
     let addresses: Vec<String> = unix.into_iter().chain(tcp).chain(serial).collect();
     log::info!("ready on {}", addresses.join(" and "));
     let took = clock::now().since(start).0;
+    if !not_served.is_empty() {
+        let value = serde_json::to_value(&not_served).map_err(|e| Exit::new(Code::Failure, e))?;
+        runtime.shared().add_stats("not_served", move || value.clone());
+    }
     // Plain data with text keys: it always has a JSON form.
     let counts = || serde_json::to_value(OUTPUT.counts()).unwrap_or_default();
     runtime.shared().add_stats("log", counts);
@@ -150,7 +155,8 @@ fn serve(
         let value = serde_json::to_value(board).map_err(|e| Exit::new(Code::Failure, e))?;
         runtime.shared().add_stats("board", move || value.clone());
     }
-    let ready = Ready { board, ..Ready::new(&runtime, addresses, metrics, io_core, took) };
+    let ready =
+        Ready { board, not_served, ..Ready::new(&runtime, addresses, metrics, io_core, took) };
     let line = serde_json::to_string(&ready).map_err(|e| Exit::new(Code::Failure, e))?;
     println!("{line}");
     supervisor.say("READY=1\nSTATUS=serving");
@@ -354,20 +360,6 @@ fn from_args(args: &ServeArgs) -> Config {
     }
 }
 
-/// A runtime as configured, with every model loaded, warm and verified.
-pub fn build(config: &Config) -> Result<Runtime, Exit> {
-    let mut builder = Runtime::builder().idle(config.idle).realtime(config.realtime);
-    builder = match &config.workers {
-        Workers::AllButFirst => builder,
-        Workers::Cores(cores) => builder.cores(cores.iter().copied()),
-        Workers::Unpinned(n) => builder.unpinned(*n),
-    };
-    for entry in &config.models {
-        builder = builder.model(models::load(entry, config.cache.as_deref())?);
-    }
-    builder.build().map_err(|e| Exit::new(Code::Config, e))
-}
-
 /// An address with a port, by number or by name.
 pub fn resolve(address: &str) -> Result<SocketAddr, Exit> {
     let wrong = |why: &dyn std::fmt::Display| {
@@ -424,6 +416,8 @@ struct Ready {
     /// Address of the Prometheus endpoint.
     metrics: Option<String>,
     models: Vec<ReadyModel>,
+    /// Models that can't be served, with `on_load_error = "serve_others"`.
+    not_served: Vec<NotServed>,
     workers: Vec<ReadyWorker>,
     /// The core that the I/O thread is pinned to.
     io_core: Option<u16>,
@@ -542,6 +536,7 @@ impl Ready {
             models,
             io_core: io_core.map(|c| c.0),
             board: None,
+            not_served: Vec::new(),
             memory,
             resident_bytes: system_memory::resident_bytes(),
             regions: region::report(),
