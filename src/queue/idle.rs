@@ -10,8 +10,10 @@ use crate::sys::futex::WaitWord;
 use crate::sys::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::units::Nanos;
 
-/// Sleeping workers, as bits, and a word for each to sleep on.
+/// Sleeping workers, as bits, and a word for each to sleep on. On lines of its own: every submission
+/// reads it.
 #[derive(Debug)]
+#[repr(align(128))]
 pub struct IdleSet {
     parked: AtomicU64,
     words: Box<[WaitWord]>,

@@ -4,8 +4,10 @@ use crate::limits::{BATCH_SIZES_MAX, CORE_KINDS_COUNT_MAX};
 use crate::sys::sync::{AtomicU64, Ordering};
 use crate::units::{Nanos, Rows};
 
-/// Times of the workers on one kind of core.
+/// Times of the workers on one kind of core, on lines of their own: workers write them with every
+/// batch, and what lies beside them is read with every request.
 #[derive(Debug)]
+#[repr(align(128))]
 struct Kind {
     /// Which workers, as bits.
     workers: u64,

@@ -409,6 +409,9 @@ impl Done {
 
 impl Drop for Done {
     fn drop(&mut self) {
+        // Last in, first out: this client's next request will likely be in this slot, and then what it
+        // writes is here already.
+        self.queue.pool.prefetch_to_fill(self.index);
         self.queue.put_free(self.index);
     }
 }
@@ -530,6 +533,13 @@ impl<'q> Work<'q> {
                 .map(|s| unsafe { std::slice::from_raw_parts_mut(output.add(s.offset), s.len) })
                 .collect();
         f(&inputs, &mut outputs)
+    }
+
+    /// Asks for the line that ending it writes. Not long before it ends: a client that polls takes the
+    /// line back.
+    #[inline]
+    pub fn prefetch_end(&self) {
+        self.slot().state.prefetch_to_complete();
     }
 
     /// Ends the request. Returns the completion to send if the I/O thread is to be told.

@@ -204,10 +204,16 @@ impl<R, A> SlotState<R, A> {
     }
 
     /// Asks for the line that taking it reads and writes. The answer's is left to the client, who may
-    /// be polling.
+    /// be polling, until [`prefetch_to_complete`](Self::prefetch_to_complete).
     #[inline]
     pub fn prefetch_to_take(&self) {
         prefetch_for_write(&self.turn);
+    }
+
+    /// Asks for the line that completing it writes.
+    #[inline]
+    pub fn prefetch_to_complete(&self) {
+        prefetch_for_write(&self.answer);
     }
 
     /// The record, for the present owner.
