@@ -44,7 +44,9 @@
 //! Somebody copies each payload once more, byte by byte. For a request of one row that is less than 2 %
 //! of its time, and under a Poisson load with requests of one row no latency is told apart. The profile
 //! `heavy-tailed` has requests of up to 16 rows, and there the p99 tells. (That the copy costs CPU time is
-//! seen on both.)
+//! seen on both. A second run of this test, while the machine had four times the work that its cores can
+//! do, told the Poisson profile apart too: there, a copy waits for a core. So this test needs a machine
+//! with a core to spare.)
 //!
 //! ```text
 #![doc = include_str!("story/copy.txt")]

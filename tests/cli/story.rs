@@ -339,7 +339,7 @@ fn a_lock_around_the_model_is_failed_by_the_gate_and_named_by_the_flame_graph() 
 }
 
 #[test]
-#[ignore = "real time, a minute, and perf: `.ci/run story`"]
+#[ignore = "real time, a minute, perf, and a core to spare: `.ci/run story`"]
 fn an_extra_copy_is_found_on_the_heavy_tailed_profile_only() {
     let scratch = Scratch::new();
     let row = vec![7u8; 128 * 1024];
