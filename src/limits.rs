@@ -40,7 +40,7 @@ pub const TENSOR_ALIGN_BYTES: usize = 8;
 /// Encodings in an `OpenEncoded`, in bytes: seven at most for each input and output.
 pub const ENCODINGS_BYTES_MAX: usize = 2 * TENSORS_MAX * 7;
 /// Ways in which one connection may open models with encodings, over all models.
-pub const ENCODED_OPENS_MAX: usize = 8;
+pub const ENCODED_OPENS_COUNT_MAX: usize = 8;
 
 // --- serial link ---
 
@@ -211,8 +211,8 @@ const _: () = assert!(
 );
 const _: () = assert!(CONNECTIONS_MAX <= u16::MAX as usize);
 // Numbers of models opened with encodings follow those of the models; requests name them in a byte.
-const _: () = assert!(MODELS_MAX + ENCODED_OPENS_MAX <= u16::MAX as usize);
-const _: () = assert!(ENCODED_OPENS_MAX < u8::MAX as usize);
+const _: () = assert!(MODELS_MAX + ENCODED_OPENS_COUNT_MAX <= u16::MAX as usize);
+const _: () = assert!(ENCODED_OPENS_COUNT_MAX < u8::MAX as usize);
 // Half the space of positions, so that before and after can be told apart.
 const _: () = assert!(LINK_WINDOW_BYTES_MAX < 1 << 15);
 const _: () = assert!(LINK_FRAME_BYTES_MAX <= LINK_WINDOW_BYTES_MAX);

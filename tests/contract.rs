@@ -5,7 +5,7 @@ use corelane::client::Infer;
 use corelane::client::{Address, Client, ClientError, Options};
 use corelane::engine::EngineKind;
 use corelane::engine::fake::{FakeCompute, FakeEngine, FakeFault};
-use corelane::limits::ENCODED_OPENS_MAX;
+use corelane::limits::ENCODED_OPENS_COUNT_MAX;
 use corelane::model::signature::{Signature, TensorSpec};
 use corelane::model::{LoadedModel, Manifest};
 use corelane::runtime::{InferError, ModelSetup, Runtime};
@@ -178,7 +178,7 @@ fn over_a_socket(path: &Path, names: &[String], service_us: &[u64], requests: us
             let as_is = client.open(name).unwrap();
             // Every other model has its numbers travel encoded, where it has such.
             let asked = encodings(&as_is);
-            if n % 2 == 1 || asked.is_empty() || encoded == ENCODED_OPENS_MAX {
+            if n % 2 == 1 || asked.is_empty() || encoded == ENCODED_OPENS_COUNT_MAX {
                 return as_is;
             }
             encoded += 1;

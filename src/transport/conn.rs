@@ -1,6 +1,7 @@
 //! One connection: from bytes to requests.
 
 mod encoded;
+mod head;
 mod requests;
 
 pub(super) use requests::count_error;
@@ -13,8 +14,8 @@ use super::replies::{Flushed, Replies};
 use super::table::{Held, Table};
 use super::{Control, Served, bump};
 use crate::limits::{
-    AUTH_NONCE_BYTES, CONNECTION_READ_BYTES, ENCODED_OPENS_MAX, ERROR_TEXT_LEN_MAX, LINGER_MS_MAX,
-    PAYLOAD_BYTES_PER_MS_MIN,
+    AUTH_NONCE_BYTES, CONNECTION_READ_BYTES, ENCODED_OPENS_COUNT_MAX, ERROR_TEXT_LEN_MAX,
+    LINGER_MS_MAX, PAYLOAD_BYTES_PER_MS_MIN,
 };
 use crate::queue::outlet::Plug;
 use crate::queue::{Done, Failure, Lease};
@@ -22,9 +23,7 @@ use crate::sys::events::{Event, tell};
 use crate::sys::memory::LazyBytes;
 use crate::sys::sync::Arc;
 use crate::units::{Nanos, RequestId};
-use crate::wire::{
-    ErrorCode, FrameError, HEAD_BYTES_MAX, Key, MessageError, Reply, Request, parse_head,
-};
+use crate::wire::{ErrorCode, HEAD_BYTES_MAX, Key, Reply};
 use core::fmt::Write as _;
 use encoded::{Decoding, View};
 use std::io::{self, IoSliceMut};
@@ -115,7 +114,7 @@ pub(super) struct Conn {
     /// The version of the protocol, from the hello on.
     version: u8,
     /// Models that were opened with encodings; requests name them by numbers after the models'.
-    views: heapless::Vec<View, ENCODED_OPENS_MAX>,
+    views: heapless::Vec<View, ENCODED_OPENS_COUNT_MAX>,
     wants_key: bool,
     /// The slowest payload that is not called half sent, in nanoseconds a byte.
     byte_ns_max: u64,
@@ -546,87 +545,5 @@ impl Conn {
         if matches!(self.phase, Phase::Ready | Phase::Leaving) {
             self.half_until = None;
         }
-    }
-
-    /// Takes in a head. False: it is not whole yet, or the connection is closing.
-    fn head(&mut self, core: &mut Core, bytes: &[u8]) -> bool {
-        let head = match parse_head(bytes) {
-            Ok(Some(head)) => head,
-            Ok(None) => {
-                if self.half_until.is_none() {
-                    self.half_until = Some(core.now.after(core.half_frame));
-                }
-                return false;
-            }
-            Err(error) => {
-                let (code, ab) = match error {
-                    FrameError::PayloadTooLong { len, max } => {
-                        (ErrorCode::FrameTooLong, (len as u64, max as u64))
-                    }
-                    FrameError::BadMagic { got } => (ErrorCode::Malformed, (got as u64, 0)),
-                    FrameError::BadReserved { got } => (ErrorCode::Malformed, (got as u64, 0)),
-                    _ => (ErrorCode::Malformed, (0, 0)),
-                };
-                self.fatal(core, code, ab, format_args!("{error}"));
-                return false;
-            }
-        };
-        bump(&core.control.counters.frames_total, 1);
-        self.start += head.head_len;
-        let payload_len = head.payload_len as usize;
-        self.long_payloads = payload_len > CONNECTION_READ_BYTES / 4;
-        self.incoming = Incoming::Skip { left: payload_len };
-        match Request::decode(head.header) {
-            Ok(Request::Infer { id, model, rows, deadline, priority })
-                if matches!(self.phase, Phase::Ready) =>
-            {
-                self.infer(core, (id, model, rows), deadline, priority, payload_len);
-            }
-            Ok(request)
-                if self.phase == Phase::Hello
-                    && (payload_len > 0 || !matches!(request, Request::Hello { .. })) =>
-            {
-                let text = format_args!("the hello is due");
-                let ab = (request.number() as u64, 0);
-                self.fatal(core, ErrorCode::UnexpectedMessage, ab, text);
-            }
-            // Whoever speaks version 1 does not know it, and neither is it known to them.
-            Ok(request) if self.phase == Phase::Ready && request.version() > self.version => {
-                let error = MessageError::UnknownNumber { number: request.number() };
-                let ab = (request.number() as u64, 0);
-                self.error(core, None, ErrorCode::Malformed, ab, format_args!("{error}"));
-            }
-            Ok(request) if payload_len > 0 && !matches!(request, Request::Infer { .. }) => self
-                .error(
-                    core,
-                    request.id(),
-                    ErrorCode::WrongPayloadLength,
-                    (payload_len as u64, 0),
-                    format_args!("message {} has no payload", request.number()),
-                ),
-            Ok(request) => self.request(core, request),
-            Err(error) => {
-                let number = match error {
-                    MessageError::UnknownNumber { number } => number,
-                    MessageError::BadField { number } => number,
-                    _ => head.header[0],
-                };
-                let (code, ab) = (ErrorCode::Malformed, (number as u64, 0));
-                self.error(core, None, code, ab, format_args!("{error}"));
-                if !matches!(self.phase, Phase::Ready | Phase::Leaving) {
-                    // Nobody is known yet who would be worth the patience.
-                    self.phase = Phase::Closing;
-                }
-            }
-        }
-        // A payload that is not here yet may be late, but not for ever.
-        let patience = payload_len as u64 * self.byte_ns_max;
-        if payload_len > 0 && self.phase != Phase::Closing {
-            self.half_until = Some(core.now.after(core.half_frame).after(Nanos(patience)));
-        }
-        if payload_len == 0 && matches!(self.incoming, Incoming::Skip { .. }) {
-            self.frame_is_whole();
-        }
-        self.phase != Phase::Closing
     }
 }

@@ -59,7 +59,7 @@
 //! and with a number that stands for the model with these encodings on this connection: requests with
 //! it send and receive the listed tensors encoded, requests with the number that `Open` gives do not.
 //! The same list for the same model gets the same number; a connection may have
-//! [`ENCODED_OPENS_MAX`](crate::limits::ENCODED_OPENS_MAX). Payloads follow the same rule, with the
+//! [`ENCODED_OPENS_COUNT_MAX`](crate::limits::ENCODED_OPENS_COUNT_MAX). Payloads follow the same rule, with the
 //! encoded elements' size. What the server can't do is an error that names the tensor
 //! (`bad_encoding`), and nothing is opened.
 //!

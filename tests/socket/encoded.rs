@@ -4,7 +4,7 @@
 use crate::support::*;
 use corelane::client::ClientError;
 use corelane::engine::fake::{FakeCompute, FakeEngine, FakeFault};
-use corelane::limits::ENCODED_OPENS_MAX;
+use corelane::limits::ENCODED_OPENS_COUNT_MAX;
 use corelane::model::signature::{Signature, TensorSpec};
 use corelane::model::{LoadedModel, npy};
 use corelane::runtime::ModelSetup;
@@ -268,11 +268,11 @@ fn lengths_and_numbers_are_the_views() {
     assert_eq!(error(client.infer(&whole, Rows(1), &le(&[bad; 6]))).0, ErrorCode::ModelFailed);
     // The same list gets the same number; others are bounded, on this connection.
     assert_eq!(client.open_encoded("m", &[input(0, F16)]).unwrap().id, model.id);
-    for n in 2..ENCODED_OPENS_MAX {
+    for n in 2..ENCODED_OPENS_COUNT_MAX {
         let list = [output(0, i8(n as f32, 0))];
         assert_eq!(client.open_encoded("m", &list).unwrap().id, ModelId(n as u16 + 1));
     }
-    let max = ENCODED_OPENS_MAX as u64;
+    let max = ENCODED_OPENS_COUNT_MAX as u64;
     match client.open_encoded("m", &[output(0, i8(77.0, 0))]) {
         Err(ClientError::Server(error)) => {
             assert_eq!(error.code(), Some(ErrorCode::TooManyEncodings));
