@@ -136,7 +136,7 @@ pub fn reply(script: &mut Script<'_>, id: RequestId, version: u8) -> (Reply<'sta
             (reply, written(|out| signature().encode(out).unwrap_or(0)))
         }
         4 => {
-            let id = (script.byte() % 4 > 0).then_some(id);
+            let id = (!script.byte().is_multiple_of(4)).then_some(id);
             (Reply::Error { id, code: 300, text: "full", a: 64, b: 64 }, Vec::new())
         }
         5 => (Reply::Stats { id }, b"{}".to_vec()),

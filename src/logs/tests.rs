@@ -234,8 +234,8 @@ fn a_file_holds_events_and_messages_and_is_read_back() {
     assert_eq!(reader.head().events.len(), KINDS.len());
     let (lines, end) = read(&bytes);
     end.unwrap();
-    for n in 0..3 {
-        assert_eq!(lines[n], format!("DEBUG file-a: connection {n} closed"));
+    for (n, line) in lines[..3].iter().enumerate() {
+        assert_eq!(*line, format!("DEBUG file-a: connection {n} closed"));
     }
     assert!(lines[3].starts_with("WARN  ") && lines[3].ends_with('é'), "{}", lines[3].len());
     assert_eq!(lines.len(), 4);

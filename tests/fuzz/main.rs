@@ -48,7 +48,7 @@ fn fuzz(name: &str, seed: u64, target: fn(&[u8]) -> Reached) -> Reached {
         // Small numbers choose among few; a third of all bytes are such.
         input.extend((0..len).map(|_| {
             let byte = random.next() >> 24;
-            if byte % 3 == 0 { (byte >> 8) as u8 % 12 } else { (byte >> 8) as u8 }
+            if byte.is_multiple_of(3) { (byte >> 8) as u8 % 12 } else { (byte >> 8) as u8 }
         }));
         match std::panic::catch_unwind(|| target(&input)) {
             Ok(more) => reached += more,
