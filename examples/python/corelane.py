@@ -309,10 +309,19 @@ class Client:
         if isinstance(inputs, (bytes, bytearray)):
             payload = inputs
         else:
+            inputs = list(inputs)
+            if len(inputs) != len(model.inputs):
+                raise ValueError(
+                    "the model takes %d inputs (%s), %d are given; rows lie one after another within one"
+                    % (len(model.inputs), ", ".join(t.name for t in model.inputs), len(inputs)))
             payload = bytearray()
             for tensor, data in zip(model.inputs, inputs):
+                data = memoryview(data).cast("B")
+                if len(data) != rows * tensor.row_bytes:
+                    raise ValueError("%s has %d bytes; %d rows of it are %d"
+                                     % (tensor.name, len(data), rows, rows * tensor.row_bytes))
                 payload += bytes(-len(payload) % ALIGN)
-                payload += tensor.encode(memoryview(data).cast("B"))
+                payload += tensor.encode(data)
         id = self._id()
         head = (_varint(id) + _varint(model.id) + _varint(rows) + _varint(deadline_us)
                 + bytes([priority]))

@@ -227,6 +227,8 @@ pub struct Trial {
     pub throughput_per_s: f64,
     /// Why the load was not held, or not made.
     pub why_not: Option<String>,
+    /// Whether the load was made as asked; if not, the figures say nothing of the settings.
+    pub valid: bool,
 }
 
 /// A candidate and its measurements.
@@ -289,6 +291,11 @@ impl Candidate {
     pub fn held(&self) -> bool {
         let good = self.trials.iter().filter(|t| t.why_not.is_none()).count();
         good * 2 > self.trials.len()
+    }
+
+    /// Whether too few of its measurements had the load that was asked for to say anything of it.
+    pub fn unmeasured(&self) -> bool {
+        !self.held() && self.trials.iter().filter(|t| t.valid).count() * 2 <= self.trials.len()
     }
 
     /// Why it was not held.

@@ -206,7 +206,8 @@ impl std::fmt::Display for BindError {
             }
             BindError::NotLoopback { address } => write!(
                 f,
-                "{address} is not a loopback address; that takes allow_remote and a pre-shared key"
+                "{address} is not a loopback address; that takes a pre-shared key and allow_non_loopback \
+                 (in code: allow_remote)"
             ),
             BindError::Limit { what, value, max } => {
                 write!(f, "{what} is {value}; it must be 1 to {max}")

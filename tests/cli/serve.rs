@@ -1,6 +1,6 @@
 //! `corelane serve`: ready, answering, full, and going down.
 
-use crate::support::{Scratch, Server, model, run};
+use crate::support::{Scratch, Server, model, program, run};
 use crate::{check_answer, difference};
 use corelane::client::serial::{Port, SerialRequest};
 use corelane::client::{Address, Client, ClientError, Options};
@@ -17,6 +17,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What every server of these tests is started with: it must run beside its neighbours.
 const UNPINNED: [&str; 2] = ["--unpinned", "1"];
+
+#[test]
+fn readers_may_leave() {
+    let scratch = Scratch::new();
+    let (mlp, socket) = (model("mlp"), scratch.path("s.sock"));
+    let server = Server::start(&[&["--model", &mlp, "--unix", &socket], &UNPINNED[..]].concat());
+    let ended = server.stop_unread();
+    assert_eq!((ended.code, ended.err.as_str()), (0, ""));
+    for args in [&["inspect", &mlp][..], &["infer", &mlp, "--json"], &["board"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let ended = program().args(args).stdout(writer).output().unwrap();
+        let err = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!((ended.status.code(), err.as_str()), (Some(0), ""), "{args:?}");
+    }
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let ended = program().args(["inspect", &mlp]).stdout(full).output().unwrap();
+    let err = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{err}");
+    assert!(err.starts_with("corelane: printing: "), "{err}");
+}
 
 #[test]
 fn a_server_answers_on_both_transports_and_tells_its_state() {

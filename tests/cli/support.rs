@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 pub fn root() -> &'static Path {
@@ -111,7 +111,7 @@ pub fn run(args: &[&str]) -> Ran {
 /// A server that is ready.
 pub struct Server {
     child: Child,
-    out: BufReader<ChildStdout>,
+    out: BufReader<Box<dyn Read + Send + Sync>>,
     pub ready: Value,
 }
 
@@ -136,7 +136,8 @@ impl Server {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let out: Box<dyn Read + Send + Sync> = Box::new(child.stdout.take().unwrap());
+        let mut out = BufReader::new(out);
         let mut line = String::new();
         out.read_line(&mut line).unwrap();
         if line.is_empty() {
@@ -165,6 +166,11 @@ impl Server {
         self.child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
         let code = self.child.wait().unwrap().code().expect("an exit code, not a signal");
         Ran { code, out, err }
+    }
+    /// Leaves its standard output, as a supervisor does that has read the ready line.
+    pub fn stop_unread(mut self) -> Ran {
+        self.out = BufReader::new(Box::new(std::io::empty()));
+        self.stop()
     }
     pub fn stop(self) -> Ran {
         self.signal(Signal::TERM);

@@ -57,8 +57,15 @@ with corelane.connect(unix) as client:
 
     error = fails("unknown_model", lambda: client.open("nobody"))
     assert error.number == 200 and error.b == 4
-    error = fails("wrong_payload_length", lambda: client.infer(model, [bytes(15)]))
+    error = fails("wrong_payload_length", lambda: client.infer(model, bytes(15)))
     assert (error.a, error.b) == (15, 16)
+    # What can be told here is not sent: a row too many is no second input.
+    for inputs, said in ([bytes(15)], "has 15 bytes; 1 rows of it are 16"), ([bytes(16)] * 2, "2 are given"):
+        try:
+            client.infer(model, inputs)
+            raise AssertionError("%r was taken" % inputs)
+        except ValueError as refused:
+            assert said in str(refused), refused
     fails("wrong_rows", lambda: client.infer(model, [bytes(80)], rows=5))
     fails("bad_priority", lambda: client.infer(model, [bytes(16)], priority=9))
     fails("model_failed", lambda: client.infer(model, [bytes([0xEE] * 16)]))

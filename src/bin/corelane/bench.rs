@@ -2,6 +2,7 @@
 
 use crate::args::{BenchCommand, BenchEngine, BenchEngineArgs, BenchOverheadArgs};
 use crate::exit::{Code, Exit, Outcome};
+use crate::out::outln;
 use crate::{contention, device, hot, models, tensors};
 use corelane::engine::fake::FakeEngine;
 use corelane::engine::ort::settings::parse_providers;
@@ -193,7 +194,7 @@ fn engine(args: &BenchEngineArgs) -> Outcome {
             print_json(report)?;
             continue;
         }
-        println!(
+        outln!(
             "{} on engine {}{}, batch {}, {iterations} runs on core {core} of {}: min {}, p50 {}, \
              p99 {}; {} allocator calls{}",
             report.model,
@@ -215,7 +216,7 @@ fn engine(args: &BenchEngineArgs) -> Outcome {
         );
         let all = report.steps.iter().map(|s| s.p50_ns).sum::<u64>().max(1);
         for (i, step) in report.steps.iter().enumerate() {
-            println!(
+            outln!(
                 "{i:>4} {:>10} {:>5.1} % {:>7.2} GFLOP/s  {}",
                 tensors::span(step.p50_ns),
                 step.p50_ns as f64 * 100.0 / all as f64,
@@ -296,12 +297,15 @@ fn overhead(args: &BenchOverheadArgs) -> Outcome {
     if args.json {
         return print_json(&report);
     }
-    println!(
+    outln!(
         "{}, cores {}; {} repeats of {} round trips, p50 in ns as median (least to largest)",
-        report.machine, report.cores, report.repeats, report.iterations
+        report.machine,
+        report.cores,
+        report.repeats,
+        report.iterations
     );
     for l in &report.latencies {
-        println!(
+        outln!(
             "{} [{}]: {:.0} ({:.0} to {:.0}), floor {:.0}; ratio {:.2} ({:.2} to {:.2}), goal at most {}",
             l.name,
             l.placement,
@@ -316,7 +320,7 @@ fn overhead(args: &BenchOverheadArgs) -> Outcome {
         );
     }
     for c in &report.comparisons {
-        println!(
+        outln!(
             "{} [{}]: {:.0} and {:.0} {}; ratio {:.2} ({:.2} to {:.2}), goal {}",
             c.name,
             c.placement,
@@ -330,7 +334,7 @@ fn overhead(args: &BenchOverheadArgs) -> Outcome {
         );
     }
     if let Some(s) = &report.statement {
-        println!(
+        outln!(
             "a log statement [pinned to core {}, in blocks of {}]: p50 {:.1} ns ({:.1} to {:.1}) where it \
              is told, {:.1} where its level is not; {} records lost; goal below {:.0}",
             s.core,
@@ -348,6 +352,6 @@ fn overhead(args: &BenchOverheadArgs) -> Outcome {
 
 fn print_json(value: &impl Serialize) -> Outcome {
     let text = serde_json::to_string(value).map_err(|e| Exit::new(Code::Failure, e))?;
-    println!("{text}");
+    outln!("{text}");
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use crate::args::BoardArgs;
 use crate::exit::{Code, Exit, Outcome};
+use crate::out::{out, outln};
 use corelane::board::{self, Board, EMBEDDED, Machine, check, describe, describe_machine, resolve};
 use corelane::runtime::{BoardMismatch, plan_board};
 
@@ -11,7 +12,7 @@ pub fn run(args: &BoardArgs) -> Outcome {
     if args.list {
         for name in board::names() {
             let title = Board::read(name).map_err(|e| Exit::new(Code::Failure, e))?.title;
-            println!("{name:<20} {title}");
+            outln!("{name:<20} {title}");
         }
         return Ok(());
     }
@@ -19,7 +20,7 @@ pub fn run(args: &BoardArgs) -> Outcome {
     let found = resolve(&args.board, &machine).map_err(|e| Exit::new(Code::Config, e))?;
     if args.file {
         match EMBEDDED.iter().find(|(name, _)| *name == found.board.name) {
-            Some((_, text)) => print!("{text}"),
+            Some((_, text)) => out!("{text}"),
             None => return Err(Exit::new(Code::Usage, "the board is a file already")),
         }
         return Ok(());
@@ -29,9 +30,9 @@ pub fn run(args: &BoardArgs) -> Outcome {
         let planned = plan_board(&args.board, &machine, BoardMismatch::Adapt)
             .map_err(|e| Exit::new(Code::Config, e))?;
         let text = serde_json::to_string(&planned).map_err(|e| Exit::new(Code::Failure, e))?;
-        println!("{text}");
+        outln!("{text}");
     } else {
-        print!("{}{}", describe_machine(&machine), describe(&found, &check));
+        out!("{}{}", describe_machine(&machine), describe(&found, &check));
     }
     if check.differences.is_empty() {
         return Ok(());

@@ -2,6 +2,7 @@
 
 use crate::args::{CompareArgs, HistoryArgs};
 use crate::exit::{Code, Exit, Outcome};
+use crate::out::{out, outln};
 use crate::tensors;
 use corelane::lab::compare::{Comparison, Gate, compare};
 use corelane::lab::flame::{self, FunctionChange};
@@ -38,13 +39,13 @@ pub fn run(args: &CompareArgs) -> Outcome {
             "schema": 1, "headline": comparison.headline(), "comparison": comparison, "broken": broken,
             "functions": profiles.functions,
         });
-        println!("{told}");
+        outln!("{told}");
     } else {
-        print!("{}{}", table(&comparison), functions(&profiles.functions));
+        out!("{}{}", table(&comparison), functions(&profiles.functions));
         for rule in &broken {
-            println!("BROKEN: {rule}");
+            outln!("BROKEN: {rule}");
         }
-        println!("{}", comparison.headline());
+        outln!("{}", comparison.headline());
     }
     if let Some(dir) = &args.out {
         write(dir, args, &comparison, &broken, profiles)?;
@@ -186,7 +187,7 @@ pub fn history(args: &HistoryArgs) -> Outcome {
         return Err(Exit::new(Code::Usage, text));
     }
     for row in &rows {
-        println!(
+        outln!(
             "{:<24} {:<16} {:>14.3}  ({:.3} to {:.3} over {} repeats){}",
             row.label,
             row.series,

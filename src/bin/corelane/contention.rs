@@ -4,6 +4,7 @@ use crate::args::BenchContentionArgs;
 use crate::bench_target::{self, Opened, failed};
 use crate::exit::{Code, Exit, Outcome};
 use crate::load;
+use crate::out::{out, outln};
 use crate::progress::Progress;
 use corelane::config::{Config, ModelEntry, Workers};
 use corelane::lab::run::{Load, Repeat, Run, Series, folder};
@@ -128,10 +129,10 @@ fn measure(sides: &mut [Side], points: &[u16], args: &BenchContentionArgs) -> Ou
 fn tell(runs: &[Run], sides: &[Side], args: &BenchContentionArgs) -> Outcome {
     if args.json {
         let told = serde_json::json!({"schema": 1, "runs": runs});
-        println!("{told}");
+        outln!("{told}");
         return Ok(());
     }
-    println!(
+    outln!(
         "{} on {}, batches of at most {}; closed loop, medians of {} repeats of {} s",
         runs[0].target.model,
         runs[0].machine.name,
@@ -140,7 +141,7 @@ fn tell(runs: &[Run], sides: &[Side], args: &BenchContentionArgs) -> Outcome {
         args.duration
     );
     for (run, side) in runs.iter().zip(sides) {
-        println!(
+        outln!(
             "{}: workers on cores {}, generator on {}",
             side.name,
             affinity::core_list(&side.cores),
@@ -149,20 +150,20 @@ fn tell(runs: &[Run], sides: &[Side], args: &BenchContentionArgs) -> Outcome {
                 None => "no core of its own: it naps between looks, 50 us".into(),
             }
         );
-        print!("{}", load::verdicts(run));
+        out!("{}", load::verdicts(run));
     }
     let most =
         |run: &Run| run.sweep.as_ref()?.points.last().map(|p| (p.concurrency, p.throughput_per_s));
     if let [one, all] = runs
         && let (Some((n, one)), Some((_, all))) = (most(one), most(all))
     {
-        println!(
+        outln!(
             "all {} workers answer {:.2} times as much as one at {n} in flight",
             sides[1].cores.len(),
             all / one
         );
     } else if runs.len() == 1 {
-        println!("one core is allowed, so that one worker is all there are");
+        outln!("one core is allowed, so that one worker is all there are");
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 use crate::args::DemoArgs;
 use crate::exit::{Code, Exit, Outcome};
 use crate::magika::{Features, Rules, features};
+use crate::out::{out, outln};
 use crate::target::{Answered, Target, Treatment};
 use crate::tensors::{self, Data};
 use crate::{link, models, stats};
@@ -101,7 +102,7 @@ pub fn run(args: &DemoArgs) -> Outcome {
     let server = runtime
         .serve(options, io_core.first().copied())
         .map_err(|e| Exit::new(Code::Unreachable, e))?;
-    println!(
+    outln!(
         "{} models loaded, warm and verified in {}",
         setups.len(),
         tensors::span(clock::now().since(start).0)
@@ -117,7 +118,7 @@ pub fn run(args: &DemoArgs) -> Outcome {
     let rules = Rules::read(&root.join("models/magika/config.min.json"))
         .map_err(|e| Exit::new(Code::Config, e))?;
     file_types(&root, targets(MODELS[0])?, &magika.labels, &rules, &mut seen)?;
-    println!("\ngolden rows, alone and together, {IN_FLIGHT} requests in flight on each way");
+    outln!("\ngolden rows, alone and together, {IN_FLIGHT} requests in flight on each way");
     for setup in &setups {
         let dir = root.join("models").join(&setup.name);
         let tolerance = setup.inspection.as_ref().map_or(0.0, |i| i.tolerance);
@@ -129,17 +130,17 @@ pub fn run(args: &DemoArgs) -> Outcome {
     }
     let snapshot =
         serde_json::to_value(runtime.stats()).map_err(|e| Exit::new(Code::Failure, e))?;
-    print!("{}", latencies(&snapshot, &seen));
+    out!("{}", latencies(&snapshot, &seen));
     let report = runtime.drain_with(server, Duration::from_secs(5));
     if !report.clean {
         seen.wrong.push(format!("{} requests were left at the end", report.left));
     }
     if seen.wrong.is_empty() {
-        println!("\nall {} answers are right", seen.answers);
+        outln!("\nall {} answers are right", seen.answers);
         return Ok(());
     }
     for wrong in &seen.wrong {
-        println!("WRONG: {wrong}");
+        outln!("WRONG: {wrong}");
     }
     let text = format!("{} of {} answers are wrong", seen.wrong.len(), seen.answers);
     Err(Exit::new(Code::Failure, text))
@@ -217,12 +218,12 @@ fn file_types(
             take(way, target, seen)?;
         }
     }
-    println!("\nfile types by the Magika model, each file asked over a Unix socket and in process");
+    outln!("\nfile types by the Magika model, each file asked over a Unix socket and in process");
     let shown = |answer: &Option<(String, f64)>| match answer {
         Some((label, score)) => format!("{label} {score:.3}"),
         None => "no answer".into(),
     };
-    println!("  {:<32} {:<12} {:<18} {:<18}", "file", "expected", "unix socket", "in process");
+    outln!("  {:<32} {:<12} {:<18} {:<18}", "file", "expected", "unix socket", "in process");
     for ((file, expected), answers) in FILES.iter().zip(&told) {
         let mut right = true;
         for (way, answer) in Way::BOTH.iter().zip(answers) {
@@ -238,7 +239,7 @@ fn file_types(
         }
         let [socket, process] = answers.each_ref().map(shown);
         let mark = if right { "" } else { "  WRONG" };
-        println!("  {file:<32} {expected:<12} {socket:<18} {process:<18}{mark}");
+        outln!("  {file:<32} {expected:<12} {socket:<18} {process:<18}{mark}");
     }
     Ok(())
 }
@@ -341,7 +342,7 @@ fn golden_rows(
             take(way, target, seen)?;
         }
     }
-    println!(
+    outln!(
         "  {name:<10} {right} of {} answers right, within {worst:.1e} of the largest value \
          ({:.1e} is allowed)",
         2 * requests,

@@ -2,6 +2,7 @@
 
 use crate::args::BenchDeviceArgs;
 use crate::exit::{Code, Exit, Outcome};
+use crate::out::{out, outln};
 use crate::progress::Progress;
 use crate::{models, tensors};
 use corelane::board::{Machine, check, identify, resolve};
@@ -68,16 +69,16 @@ pub fn run(args: &BenchDeviceArgs) -> Outcome {
         std::io::Write::write_all(&mut file, text.as_bytes()).map_err(at)?;
     }
     if args.json {
-        println!("{}", serde_json::to_string(&card).map_err(|e| Exit::new(Code::Failure, e))?);
+        outln!("{}", serde_json::to_string(&card).map_err(|e| Exit::new(Code::Failure, e))?);
         return Ok(());
     }
-    print!("{}", table(&card));
+    out!("{}", table(&card));
     match board.no_rows {
-        None => print!("\nrows for the board's file:\n\n{}", card.board_rows()),
-        Some(why) => println!("\nno rows for a board's file: {why}"),
+        None => out!("\nrows for the board's file:\n\n{}", card.board_rows()),
+        Some(why) => outln!("\nno rows for a board's file: {why}"),
     }
     if let Some(out) = &args.out {
-        println!("written to {}", out.display());
+        outln!("written to {}", out.display());
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 
 use crate::args::DoctorArgs;
 use crate::exit::{Code, Exit, Outcome};
+use crate::out::outln;
 use corelane::engine::kernels::Isa;
 use corelane::engine::ort::library::{self, LibraryError, Trial, VERSION_TRIED_MAX};
 use corelane::engine::ort::settings::Provider;
@@ -69,19 +70,19 @@ pub fn run(args: &DoctorArgs) -> Outcome {
     let report = Report { schema: 1, version: env!("CARGO_PKG_VERSION"), findings: found.0 };
     if args.json {
         let text = serde_json::to_string(&report).map_err(|e| Exit::new(Code::Failure, e))?;
-        println!("{text}");
+        outln!("{text}");
         return Ok(());
     }
-    println!("corelane {}", report.version);
+    outln!("corelane {}", report.version);
     for f in &report.findings {
         let mark = match f.state {
             State::Ok => "ok",
             State::Note => "note",
             State::Problem => "MISSING",
         };
-        println!("{mark:>7}  {}: {}", f.area, f.what);
+        outln!("{mark:>7}  {}: {}", f.area, f.what);
         if let Some(todo) = &f.todo {
-            println!("         -> {todo}");
+            outln!("         -> {todo}");
         }
     }
     Ok(())

@@ -2,6 +2,7 @@
 
 use crate::args::InferArgs;
 use crate::exit::{Code, Exit, Outcome};
+use crate::out::outln;
 use crate::target::{Answered, End, Target, Treatment};
 use crate::{link, tensors};
 use corelane::client::TensorInfo;
@@ -120,7 +121,7 @@ fn talk(args: &InferArgs, mut target: Target, name: &str, labels: &[String]) -> 
             let rank = (latencies.len() * permille).div_ceil(1000).max(1);
             tensors::span(latencies[rank - 1])
         };
-        println!(
+        outln!(
             "{} answers, closed loop: latency p50 {}, p99 {}, max {}",
             latencies.len(),
             at(500),
@@ -216,7 +217,7 @@ fn golden_inputs(model: &Path, count: usize) -> Result<Vec<PathBuf>, Exit> {
 
 fn print_json(value: &impl Serialize) -> Outcome {
     let text = serde_json::to_string(value).map_err(|e| Exit::new(Code::Failure, e))?;
-    println!("{text}");
+    outln!("{text}");
     Ok(())
 }
 
@@ -248,7 +249,7 @@ fn tell(
         });
     }
     let r = &answer.receipt;
-    println!(
+    outln!(
         "{name}: {} row{} in {} (queue {}, input {}, infer {}, output {}; batch of {}, closed by {}, worker {})",
         answer.rows,
         if answer.rows == 1 { "" } else { "s" },
@@ -262,7 +263,7 @@ fn tell(
         r.worker
     );
     for (k, output) in outputs.iter().enumerate() {
-        println!("  {} {} {}", output.name, output.dtype, tensors::shape_text(&output.shape));
+        outln!("  {} {} {}", output.name, output.dtype, tensors::shape_text(&output.shape));
         for row in 0..answer.rows {
             let values = output.data.part(row * row_len(k), row_len(k));
             let ranked = if k == 0 { best(row, LABELS_SHOWN) } else { Vec::new() };
@@ -277,7 +278,7 @@ fn tell(
                     ranked.iter().map(|(label, score)| format!("{label} {score:.4}")).collect();
                 shown.join(", ")
             };
-            println!("    row {row}: {text}");
+            outln!("    row {row}: {text}");
         }
     }
     Ok(())

@@ -2,6 +2,7 @@
 
 use crate::args::InspectArgs;
 use crate::exit::{Code, Exit, Outcome};
+use crate::out::{out, outln};
 use crate::{models, tensors};
 use corelane::engine::{BackendReport, BackendUse, PlanIndex, Profile};
 use corelane::model::load::TensorInfo;
@@ -33,9 +34,9 @@ pub fn run(args: &InspectArgs) -> Outcome {
     }
     if args.json {
         let text = serde_json::to_string(&report).map_err(|e| Exit::new(Code::Failure, e))?;
-        println!("{text}");
+        outln!("{text}");
     } else {
-        print!("{}", render(&report.inspection, report.profile.as_ref()));
+        out!("{}", render(&report.inspection, report.profile.as_ref()));
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 use crate::args::LoadArgs;
 use crate::bench_target::{self, Opened, failed};
 use crate::exit::{Code, Exit, Outcome};
+use crate::out::{out, outln};
 use crate::tensors;
 use corelane::lab::drive;
 use corelane::lab::flame;
@@ -66,7 +67,7 @@ pub fn run(args: &LoadArgs) -> Outcome {
     let folders = [&args.out, &args.against_out];
     for wanted in &wanted {
         if !args.json {
-            print!("{}", header(wanted));
+            out!("{}", header(wanted));
         }
         let mut broken = false;
         for (k, (mut series, detail)) in interleaved(args, wanted, &sides)?.into_iter().enumerate()
@@ -80,9 +81,9 @@ pub fn run(args: &LoadArgs) -> Outcome {
             }
             if !args.json {
                 if sides.len() > 1 {
-                    println!("  {}", sides[k].bench.target.address);
+                    outln!("  {}", sides[k].bench.target.address);
                 }
-                print!("{}", tell(&series));
+                out!("{}", tell(&series));
             }
             broken |= series.repeats.iter().any(|r| r.broken.is_some());
             runs[k].series.push(series);
@@ -98,11 +99,11 @@ pub fn run(args: &LoadArgs) -> Outcome {
             write(dir, run, details)?;
         }
         if args.json {
-            println!("{}", serde_json::to_string(run).map_err(|e| Exit::new(Code::Failure, e))?);
+            outln!("{}", serde_json::to_string(run).map_err(|e| Exit::new(Code::Failure, e))?);
         } else {
-            print!("{}", verdicts(run));
+            out!("{}", verdicts(run));
             if let Some(dir) = dir {
-                println!("written to {}", dir.display());
+                outln!("written to {}", dir.display());
             }
         }
     }
@@ -126,7 +127,7 @@ fn interleaved(
             let (repeat, detail) =
                 side.bench.repeat(&wanted.load, n as u64, &side.how).map_err(|e| failed(&e))?;
             if !args.json {
-                println!("{}", line(n, &repeat));
+                outln!("{}", line(n, &repeat));
             }
             measured[k].0.push(repeat);
             measured[k].1.push(detail);

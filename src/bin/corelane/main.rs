@@ -21,6 +21,7 @@ mod logger;
 mod logs;
 mod magika;
 mod models;
+mod out;
 mod progress;
 mod saturate;
 mod serve;

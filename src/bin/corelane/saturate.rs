@@ -3,6 +3,7 @@
 use crate::args::SaturateArgs;
 use crate::bench_target::{self, failed};
 use crate::exit::{Code, Exit, Outcome};
+use crate::out::outln;
 use crate::{load, tensors};
 use corelane::lab::run::analysis::PERCENTILES;
 use corelane::lab::run::{Load, Repeat};
@@ -68,7 +69,7 @@ pub fn run(args: &SaturateArgs) -> Outcome {
     };
     let tell = |probe: &Probe| {
         if !args.json {
-            println!(
+            outln!(
                 "  {:>11.1} requests/s: {percentile} {:>9}, {:>11.1} answered/s, {}",
                 probe.rate_per_s,
                 tensors::span(probe.latency_ns),
@@ -78,7 +79,7 @@ pub fn run(args: &SaturateArgs) -> Outcome {
         }
     };
     if !args.json {
-        println!(
+        outln!(
             "the highest rate of {} arrivals with {percentile} within {}, {} s a probe",
             profile.name(),
             tensors::span(goal.bound_ns),
@@ -114,11 +115,11 @@ pub fn run(args: &SaturateArgs) -> Outcome {
     }
     if args.json {
         let told = Told { schema: 1, saturation: &found, margins: &margins };
-        println!("{}", serde_json::to_string(&told).map_err(|e| Exit::new(Code::Failure, e))?);
+        outln!("{}", serde_json::to_string(&told).map_err(|e| Exit::new(Code::Failure, e))?);
     } else {
         for m in &margins {
             let l = &m.repeat.latency;
-            println!(
+            outln!(
                 "{:<28} {:>11.1} requests/s: p50 {}, p99 {}, p99.9 {}, max {}",
                 match m.margin_percent {
                     0.0 => "saturation point".to_string(),

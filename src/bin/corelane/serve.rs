@@ -4,6 +4,7 @@ use crate::args::{Mismatch, RecordArgs, ServeArgs};
 use crate::build::{self, NotServed};
 use crate::exit::{Code, Exit, Outcome};
 use crate::logger::OUTPUT;
+use crate::out::outln;
 use crate::supervisor::{Pulse, Supervisor};
 use crate::{endpoint, hot, link};
 use corelane::board::Machine;
@@ -158,7 +159,8 @@ fn serve(
     let ready =
         Ready { board, not_served, ..Ready::new(&runtime, addresses, metrics, io_core, took) };
     let line = serde_json::to_string(&ready).map_err(|e| Exit::new(Code::Failure, e))?;
-    println!("{line}");
+    crate::out::outlive_the_reader();
+    outln!("{line}");
     supervisor.say("READY=1\nSTATUS=serving");
     let mut pulse = Pulse::new();
     signals.wait(supervisor.beat_every(), || {
@@ -259,7 +261,7 @@ fn drain(runtime: &Runtime, server: Server, config: &Config) -> Outcome {
         left: report.left,
     };
     let line = serde_json::to_string(&drained).map_err(|e| Exit::new(Code::Failure, e))?;
-    println!("{line}");
+    outln!("{line}");
     if report.clean {
         return Ok(());
     }

@@ -2,6 +2,7 @@
 
 use crate::args::StatsArgs;
 use crate::exit::{Code, Exit, Outcome};
+use crate::out::{out, outln};
 use crate::{link, tensors};
 use serde_json::Value;
 use std::time::Duration;
@@ -15,11 +16,11 @@ pub fn run(args: &StatsArgs) -> Outcome {
     loop {
         let text = client.stats().map_err(|e| link::lost(&args.connect, &e))?;
         if args.json {
-            println!("{text}");
+            outln!("{text}");
         } else {
             let stats = serde_json::from_str(&text)
                 .map_err(|e| Exit::new(Code::Failure, format_args!("the statistics: {e}")))?;
-            print!("{}", render(&stats));
+            out!("{}", render(&stats));
         }
         if !args.watch {
             return Ok(());

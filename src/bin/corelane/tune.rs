@@ -3,6 +3,7 @@
 use crate::args::TuneArgs;
 use crate::bench_target::{self, failed};
 use crate::exit::{Code, Exit, Outcome};
+use crate::out::{out, outln};
 use crate::progress::Progress;
 use crate::{load, models, tensors};
 use corelane::config::{Config, ModelEntry, Workers};
@@ -54,7 +55,7 @@ pub fn run(args: &TuneArgs) -> Outcome {
         .map_err(|e| usage(&e))?;
     let mut candidates: Vec<Candidate> = candidates.into_iter().map(Candidate::new).collect();
     if !args.json {
-        println!(
+        outln!(
             "{} settings under {} {} requests/s: {} measurements of {:.1} s, about {:.0} s in all",
             candidates.len(),
             args.rate,
@@ -102,9 +103,20 @@ pub fn run(args: &TuneArgs) -> Outcome {
     let chosen = tune::choose(&candidates, args.bound_us.map(|us| us as f64));
     write_report(args, &candidates, chosen)?;
     if args.json {
-        println!("{}", told(&candidates, chosen));
+        outln!("{}", told(&candidates, chosen));
     } else {
-        print!("{}", table(&candidates, &finalists, chosen));
+        out!("{}", table(&candidates, &finalists, chosen));
+    }
+    let unmeasured: Vec<&Candidate> = candidates.iter().filter(|c| c.unmeasured()).collect();
+    if unmeasured.len() * 2 > candidates.len() {
+        let text = format!(
+            "{} of {} settings could not be measured, so that a choice among the others would be \
+             luck, and none is written: {}",
+            unmeasured.len(),
+            candidates.len(),
+            unmeasured[0].why_not().unwrap_or("no figures")
+        );
+        return Err(Exit::new(Code::Failure, text));
     }
     let Some(chosen) = chosen else {
         let why = candidates.iter().find_map(Candidate::why_not);
@@ -276,6 +288,7 @@ fn measure(
         cpu_us: repeat.cpu_us_per_request.unwrap_or(0.0),
         throughput_per_s: repeat.throughput_per_s,
         why_not,
+        valid: probe.valid,
     })
 }
 
@@ -294,13 +307,15 @@ fn table(candidates: &[Candidate], finalists: &[usize], chosen: Option<usize>) -
     for k in order {
         let candidate = &candidates[k];
         if let Some(why) = candidate.why_not() {
-            let _ = writeln!(out, "  {:<44} does not hold the load: {why}", candidate.settings);
+            let what =
+                if candidate.unmeasured() { "not measured" } else { "does not hold the load" };
+            let _ = writeln!(out, "  {:<44} {what}: {why}", candidate.settings);
             continue;
         }
         let (p99, cpu) = (Spread::of(&candidate.p99_us()), Spread::of(&candidate.cpu_us()));
         let us = |us: f64| tensors::span((us * 1e3) as u64);
         let mark = match (chosen, layers[k]) {
-            (Some(chosen), _) if chosen == k => "chosen, ",
+            (Some(chosen), _) if chosen == k => "chosen",
             (_, Some(0)) => "frontier, ",
             _ => "",
         };
@@ -389,7 +404,7 @@ fn write_config(args: &TuneArgs, base: &Base, chosen: &Settings) -> Outcome {
         .and_then(|()| file.sync_all())
         .map_err(at)?;
     if !args.json {
-        println!("chosen: {chosen}; written to {}", args.out.display());
+        outln!("chosen: {chosen}; written to {}", args.out.display());
     }
     Ok(())
 }

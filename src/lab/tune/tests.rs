@@ -16,6 +16,7 @@ fn candidate(settings: Settings, p99_us: f64, cpu_us: f64, trials: usize) -> Can
         cpu_us: cpu_us * scatter(k + 1),
         throughput_per_s: 100.0,
         why_not: None,
+        valid: true,
     };
     Candidate { settings, trials: (0..trials).map(trial).collect() }
 }
