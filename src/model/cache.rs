@@ -31,7 +31,7 @@ use std::sync::Arc;
 const HEADER_BYTES: usize = 64;
 const MAGIC: &[u8; 8] = b"corelane";
 /// Changes with the layout of the file.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// Where the checksum lies; it covers everything else.
 const SUM_AT: usize = 48;
 

@@ -39,7 +39,20 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
+/// A panic of a model is told in its answer (`model_failed`). Writing it on standard error too could hold
+/// the worker, for ever if nobody reads there.
+fn leave_panics_of_workers_to_answers() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let thread = std::thread::current();
+        if !thread.name().is_some_and(|name| name.starts_with("cl-worker-")) {
+            report(panic);
+        }
+    }));
+}
+
 fn main() -> ExitCode {
+    leave_panics_of_workers_to_answers();
     let cli = match args::Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

@@ -388,10 +388,10 @@ pub fn compute(
                 copy.run(x, dest);
             }
         }
-        Kernel::Embed { table, width, first, index, count } => match index {
+        Kernel::Embed { table, width, first, wraps, index, count } => match index {
             DType::I32 => {
                 let index = read[0][..*count].iter().map(|x| i64::from(x.to_bits() as i32));
-                ops::embed(table, *width, *first, index, dest);
+                ops::embed(table, *width, (*first, *wraps), index, dest);
             }
             DType::I64 => {
                 let index = cast::bytes(read[0])
@@ -400,7 +400,7 @@ pub fn compute(
                     .iter()
                     .map(|&b| i64::from_le_bytes(b))
                     .take(*count);
-                ops::embed(table, *width, *first, index, dest);
+                ops::embed(table, *width, (*first, *wraps), index, dest);
             }
             _ => return None,
         },

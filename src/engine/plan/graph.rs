@@ -360,6 +360,8 @@ pub enum Op {
         width: usize,
         /// First index.
         first: i64,
+        /// Whether negative indices count from the end (then `first` is 0).
+        wraps: bool,
     },
     /// Whether an integer equals each of `first .. first + count`, along a new last axis that the
     /// input has with length 1. Only a step towards [`Op::Embed`].

@@ -471,13 +471,14 @@ impl Lowering<'_> {
                 };
                 self.push(node, kernel, vec![from], dest, 0, None, flops);
             }
-            Op::Embed { table, width, first } => {
+            Op::Embed { table, width, first, wraps } => {
                 let from = self.plain(x)?;
                 let index = self.graph.values[x].dtype;
                 let count = self.graph.values[x].len();
                 let dest = self.define(out, order::identity(self.shape(out).len()));
                 let table = self.shared.table(format!("{}:table", node.name), table);
-                let kernel = Kernel::Embed { table, width: *width, first: *first, index, count };
+                let (width, first, wraps) = (*width, *first, *wraps);
+                let kernel = Kernel::Embed { table, width, first, wraps, index, count };
                 self.push(node, kernel, vec![from], dest, 0, None, 0);
             }
             Op::Cast | Op::Quantize { .. } | Op::Dequantize { .. } => self.convert(node)?,

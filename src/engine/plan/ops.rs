@@ -341,17 +341,19 @@ pub fn log_softmax(y: &mut [f32], n: usize) {
     }
 }
 
-/// Rows of a table by index; an index outside takes the last row.
+/// Rows of a table by index; an index outside takes the last row, which is for that. Where it
+/// `wraps`, negative indices count from the end of the other rows.
 pub fn embed(
     table: &[f32],
     width: usize,
-    first: i64,
+    (first, wraps): (i64, bool),
     index: impl Iterator<Item = i64>,
     y: &mut [f32],
 ) {
     let last = table.len() / width - 1;
     for (y, i) in y.chunks_exact_mut(width).zip(index) {
-        let row = usize::try_from(i - first).unwrap_or(last).min(last);
+        let i = if wraps && i < 0 { i.saturating_add(last as i64) } else { i };
+        let row = usize::try_from(i.saturating_sub(first)).unwrap_or(last).min(last);
         y.copy_from_slice(&table[row * width..][..width]);
     }
 }

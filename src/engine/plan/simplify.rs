@@ -535,7 +535,7 @@ fn one_hots(graph: &mut Graph) {
                     e.act.map_or(x, |f| functions::eval(f, f64::from(x)) as f32);
             }
         }
-        graph.nodes[i].op = Op::Embed { table: Arc::new(table), width: n, first };
+        graph.nodes[i].op = Op::Embed { table: Arc::new(table), width: n, first, wraps: false };
         graph.nodes[i].inputs = vec![index];
         graph.nodes[i].operator = "OneHot*MatMul".to_string();
     }

@@ -145,6 +145,8 @@ pub enum Kernel {
         width: usize,
         /// First index.
         first: i64,
+        /// Whether negative indices count from the end (then `first` is 0).
+        wraps: bool,
         /// Type of the integers.
         index: DType,
         /// How many.

@@ -329,3 +329,16 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn negative_indices_of_a_table_count_from_its_end() {
+    let table = [1.0, 2.0, 3.0, f32::NAN];
+    let look_up = |wraps| {
+        let index = [-1, -3, 0, 2, 3, -4, i64::MIN, i64::MAX];
+        let mut found = [0.0; 8];
+        super::ops::embed(&table, 1, (0, wraps), index.into_iter(), &mut found);
+        found.map(|x| if x.is_nan() { 0 } else { x as i32 })
+    };
+    assert_eq!(look_up(true), [3, 1, 1, 3, 0, 0, 0, 0]);
+    assert_eq!(look_up(false), [0, 0, 1, 3, 0, 0, 0, 0]);
+}

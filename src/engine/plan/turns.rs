@@ -256,13 +256,14 @@ pub fn part(
                 .collect();
             Kernel::Move { copies: parts?, fill: *fill }
         }
-        Kernel::Embed { table, width, first, index, count } => {
+        Kernel::Embed { table, width, first, wraps, index, count } => {
             let count = share(*count)?;
             fills(*index, count, *sources.first()?).then_some(())?;
             Kernel::Embed {
                 table: table.clone(),
                 width: *width,
                 first: *first,
+                wraps: *wraps,
                 index: *index,
                 count,
             }

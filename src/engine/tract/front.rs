@@ -3,6 +3,9 @@
 //! A file is parsed once ([`parse`]); [`Parsed::typed`] then gives the graph for one batch size as
 //! tract typed it, and [`Parsed::concretise`] the same after tract's declutter passes.
 
+#[path = "front/recurrent.rs"]
+mod recurrent;
+
 use crate::engine::{EngineError, EngineErrorKind};
 use crate::limits::{BATCH_ROWS_MAX, ROW_AXES_MAX, TENSOR_NAME_LEN_MAX, TENSORS_MAX};
 use crate::model::signature::{Signature, TensorSpec};
@@ -43,14 +46,17 @@ pub fn parse(
     bind_inputs: &[(String, f64)],
 ) -> Result<Parsed, EngineError> {
     let onnx = tract_onnx::onnx().with_ignore_value_info(true);
-    let mut model = guarded("parsing the file", || onnx.model_for_read(&mut &bytes[..])).map_err(
-        |failure| {
-            failure.into_error(
-                EngineErrorKind::Malformed,
-                "not a valid ONNX model (truncated, damaged, or not ONNX)",
-            )
-        },
-    )?;
+    let malformed = |failure: Failure| {
+        failure.into_error(
+            EngineErrorKind::Malformed,
+            "not a valid ONNX model (truncated, damaged, or not ONNX)",
+        )
+    };
+    let proto = guarded("parsing the file", || onnx.proto_model_for_read(&mut &bytes[..]))
+        .map_err(malformed)?;
+    recurrent::refuse_what_is_ignored(&proto)?;
+    let mut model =
+        guarded("parsing the file", || onnx.model_for_proto_model(&proto)).map_err(malformed)?;
     refuse_unimplemented(&model)?;
     bind_all_axes(&mut model, bind_axes)?;
     let mut fills = Vec::new();

@@ -62,3 +62,48 @@ fn a_bound_batch_makes_a_model_of_one_row() {
     assert_eq!(parsed.signature.inputs[0].row_shape, [3, 64]);
     assert_eq!(parsed.typed(2).err().unwrap().kind(), EngineErrorKind::Batch);
 }
+
+#[test]
+fn recurrent_attributes_that_would_be_ignored_are_refused() {
+    use tract_onnx::pb::{AttributeProto, GraphProto, ModelProto, NodeProto};
+    let model = |op_type: &str, attribute: AttributeProto| ModelProto {
+        graph: Some(GraphProto {
+            node: vec![NodeProto {
+                name: "rnn_1".into(),
+                op_type: op_type.into(),
+                attribute: vec![attribute],
+                ..NodeProto::default()
+            }],
+            ..GraphProto::default()
+        }),
+        ..ModelProto::default()
+    };
+    let named = |name: &str| AttributeProto { name: name.into(), ..AttributeProto::default() };
+    let direction = |s: &str| AttributeProto { s: s.into(), ..named("direction") };
+    let activations = |all: &[&str]| AttributeProto {
+        strings: all.iter().map(|s| s.as_bytes().to_vec()).collect(),
+        ..named("activations")
+    };
+    let refused = [
+        ("LSTM", direction("reverse"), "direction = reverse"),
+        ("GRU", activations(&["Sigmoid", "Relu"]), "Relu"),
+        ("LSTM", activations(&["Sigmoid", "Tanh", "Tanh", "Tanh", "Tanh", "Tanh"]), "activations"),
+        ("RNN", AttributeProto { f: 0.5, ..named("clip") }, "clip = 0.5"),
+        ("LSTM", AttributeProto { i: 1, ..named("input_forget") }, "input_forget"),
+    ];
+    for (op_type, attribute, said) in refused {
+        let error = recurrent::refuse_what_is_ignored(&model(op_type, attribute)).unwrap_err();
+        assert_eq!(error.kind(), EngineErrorKind::UnsupportedOperator);
+        let text = error.to_string();
+        assert!(text.contains(said) && text.contains("rnn_1") && text.contains(op_type), "{text}");
+    }
+    let taken = [
+        ("LSTM", direction("bidirectional")),
+        ("GRU", activations(&["Sigmoid", "tanh", "Sigmoid", "Tanh"])),
+        ("LSTM", AttributeProto { i: 64, ..named("hidden_size") }),
+        ("Conv", direction("reverse")),
+    ];
+    for (op_type, attribute) in taken {
+        recurrent::refuse_what_is_ignored(&model(op_type, attribute)).unwrap();
+    }
+}

@@ -100,7 +100,7 @@ impl Importer<'_> {
         let mut table = rows.to_vec();
         // An index outside is an error in ONNX; a row of NaN makes it visible in the answer.
         table.resize(table.len() + width, f32::NAN);
-        let op = Op::Embed { table: Arc::new(table), width, first: 0 };
+        let op = Op::Embed { table: Arc::new(table), width, first: 0, wraps: true };
         self.emit(node, op, vec![indices])?;
         Ok(true)
     }
