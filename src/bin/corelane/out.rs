@@ -1,9 +1,9 @@
 //! Printing on standard output, whose reader may leave.
 
 use crate::exit::Code;
+use corelane::sys::sync::{AtomicBool, Ordering};
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether to go on without a reader.
 static SERVES: AtomicBool = AtomicBool::new(false);
