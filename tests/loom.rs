@@ -12,10 +12,11 @@
 //! Tried by hand, one change at a time, and caught by at least one model: each of the fences
 //! removed; the exchange of `push` relaxed; the counters' advance relaxed; `peek_each` one position
 //! shorter; the bit set and the bit cleared in `IdleSet` relaxed; the flag taken by a load and a store
-//! instead of a swap; a slot's exchange relaxed, without acquire, or without release; `is_done` relaxed.
+//! instead of a swap; a slot's exchange relaxed or without release; `is_done` relaxed.
 //! Not caught: the exchange of `pop_if` relaxed (the load before it acquires already; its release half
 //! matters only to a head that lags by more rounds than these models have), and the tail not read again
-//! before `push` says full (it spares a refusal, not a value).
+//! before `push` says full (it spares a refusal, not a value); a slot's `complete` without acquire,
+//! `abandon` relaxed, and `take` relaxed where it fails (the models read no record before they give up).
 #![cfg(loom)]
 
 use corelane::queue::handle::{Found, HandleWord};

@@ -2,9 +2,10 @@
 
 use crate::args::LogsArgs;
 use crate::exit::{Code, Exit, Outcome};
+use crate::out;
 use corelane::logs::{Format, ReadError, Reader};
 use std::fs::File;
-use std::io::{BufReader, BufWriter, ErrorKind, Write};
+use std::io::{BufReader, BufWriter, Write};
 
 /// Runs the command.
 pub fn run(args: &LogsArgs) -> Outcome {
@@ -28,19 +29,9 @@ pub fn run(args: &LogsArgs) -> Outcome {
         }
         text.clear();
         line.print(format, &mut text);
-        match out.write_all(text.as_bytes()) {
-            Ok(()) => {}
-            // Whoever read our output has seen enough.
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
-            Err(error) => return Err(Exit::new(Code::Failure, format_args!("printing: {error}"))),
-        }
+        out.write_all(text.as_bytes()).unwrap_or_else(|error| out::end(&error));
     };
-    match out.flush() {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            return Err(Exit::new(Code::Failure, format_args!("printing: {error}")));
-        }
-        _ => {}
-    }
+    out.flush().unwrap_or_else(|error| out::end(&error));
     match end {
         Ok(()) => Ok(()),
         // A copy of a file that is being written ends so: no failure, but it is said.

@@ -3,7 +3,7 @@
 use crate::exit::Code;
 use corelane::sys::sync::{AtomicBool, Ordering};
 use std::fmt::Arguments;
-use std::io::{ErrorKind, Write};
+use std::io::{Error, ErrorKind, Write};
 
 /// Whether to go on without a reader.
 static SERVES: AtomicBool = AtomicBool::new(false);
@@ -14,10 +14,16 @@ pub fn outlive_the_reader() {
     SERVES.store(true, Ordering::Relaxed);
 }
 
-/// Prints, or ends the program: quietly if the reader has seen enough, else with the reason.
+/// Prints, or ends the program as [`end`] does.
 pub fn print(text: Arguments<'_>) {
-    let mut out = std::io::stdout().lock();
-    let Err(error) = out.write_fmt(text) else { return };
+    if let Err(error) = std::io::stdout().lock().write_fmt(text) {
+        end(&error);
+    }
+}
+
+/// Ends the program after what standard output said, unless it serves: quietly if the reader has seen
+/// enough, else with the reason.
+pub fn end(error: &Error) {
     if SERVES.load(Ordering::Relaxed) {
         return;
     }
@@ -35,10 +41,7 @@ macro_rules! out {
 
 /// `println!`, by [`print`].
 macro_rules! outln {
-    ($($text:tt)*) => {{
-        $crate::out::print(format_args!($($text)*));
-        $crate::out::print(format_args!("\n"));
-    }};
+    ($($text:tt)*) => { $crate::out::print(format_args!("{}\n", format_args!($($text)*))) };
 }
 
 pub(crate) use {out, outln};
