@@ -112,6 +112,7 @@ pub fn run(args: &[&str]) -> Ran {
 pub struct Server {
     child: Child,
     out: BufReader<Box<dyn Read + Send + Sync>>,
+    err: Option<std::thread::JoinHandle<String>>,
     pub ready: Value,
 }
 
@@ -138,16 +139,21 @@ impl Server {
             .unwrap();
         let out: Box<dyn Read + Send + Sync> = Box::new(child.stdout.take().unwrap());
         let mut out = BufReader::new(out);
+        // Read as it comes: a full pipe would hold the server.
+        let mut stderr = child.stderr.take().unwrap();
+        let err = std::thread::spawn(move || {
+            let mut err = String::new();
+            stderr.read_to_string(&mut err).unwrap();
+            err
+        });
         let mut line = String::new();
         out.read_line(&mut line).unwrap();
         if line.is_empty() {
-            let mut err = String::new();
-            child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
-            panic!("the server ended: {err}");
+            panic!("the server ended: {}", err.join().unwrap());
         }
         let ready: Value = serde_json::from_str(&line).unwrap();
         assert_eq!(ready["ready"], true);
-        Server { child, out, ready }
+        Server { child, out, err: Some(err), ready }
     }
     /// Its address that begins so.
     pub fn address(&self, kind: &str) -> String {
@@ -161,9 +167,9 @@ impl Server {
     }
     /// Waits for its end: exit code, the lines that were left on standard output, standard error.
     pub fn end(mut self) -> Ran {
-        let (mut out, mut err) = (String::new(), String::new());
+        let mut out = String::new();
         self.out.read_to_string(&mut out).unwrap();
-        self.child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+        let err = self.err.take().unwrap().join().unwrap();
         let code = self.child.wait().unwrap().code().expect("an exit code, not a signal");
         Ran { code, out, err }
     }
