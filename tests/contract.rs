@@ -311,7 +311,7 @@ fn ten_thousand_requests_without_the_system_allocator() {
     );
     assert_eq!(calls, 0);
     for kind in
-        ["batch_ran", "request_answered", "request_failed", "request_refused", "request_queued"]
+        ["batch_ran", "request_answered", "request_failed", "request_refused", "request_read"]
     {
         assert!(told.contains(kind), "no {kind} among {told:?}");
     }

@@ -103,8 +103,8 @@ macro_rules! corelane_events {
             warn ConnectionFailed "connection_failed" "a connection ends: {=str} ({=u64}, {=u64})" { code: Text, a: u64, b: u64 }
             /// A client was told an error.
             debug RequestRefused "request_refused" "a request was refused: {=str} ({=u64}, {=u64})" { code: Text, a: u64, b: u64 }
-            /// A request is in its queue.
-            trace RequestQueued "request_queued" "connection {=u16}: request {=u32} for model {=u16}" { connection: u16, request: u32, model: u16 }
+            /// A request was read whole, and is offered to its queue.
+            trace RequestRead "request_read" "connection {=u16}: request {=u32} for model {=u16}" { connection: u16, request: u32, model: u16 }
             /// Sound frames came after damage on a serial line.
             debug LinkResynced "link_resynced" "serial port {=u8}: in step again after damage, {=u32} times" { port: u8, times: u32 }
             /// Frames of a serial line were wrong.

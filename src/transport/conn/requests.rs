@@ -319,6 +319,8 @@ impl Conn {
         if let Some(at) = lent {
             submit.notify = Notify::Outlet(at);
         }
+        // Before it is queued: a worker's lines on it are later than this one then.
+        tell(Event::RequestRead { connection: at, request: id.0, model: model as u16 });
         match lease.submit(submit) {
             Ok(ticket) => {
                 let allowed = match submit.timeout {
@@ -329,8 +331,6 @@ impl Conn {
                 let entry = core.table.insert(model, ticket, held);
                 self.entries.push(entry);
                 self.ids.push(id);
-                let model = model as u16;
-                tell(Event::RequestQueued { connection: at, request: id.0, model });
                 if lent.is_some() {
                     (self.lent, core.lent) = (Some(entry), Some(at));
                 }
