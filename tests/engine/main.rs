@@ -3,6 +3,7 @@
 #[cfg(feature = "ort")]
 #[path = "../ort/library.rs"]
 mod library;
+mod numerics;
 mod onnx;
 
 use corelane::engine::kernels::Isa;

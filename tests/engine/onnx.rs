@@ -99,3 +99,22 @@ pub fn model(nodes: &[Message], inputs: &[Message], outputs: &[Message]) -> Vec<
     let opset = Message::default().int(2, 13);
     Message::default().int(1, 8).bytes(7, graph).bytes(8, opset).0
 }
+
+/// Adds an attribute that is a number.
+pub fn with_float(node: Message, name: &str, value: f32) -> Message {
+    let mut attribute = Message::default().bytes(1, name);
+    attribute.varint(2 << 3 | 5);
+    attribute.0.extend_from_slice(&value.to_le_bytes());
+    node.bytes(5, attribute.int(20, 1))
+}
+
+/// A node that makes a constant, from its elements' bytes.
+pub fn constant(name: &str, elem_type: u64, shape: &[u64], elements: &[u8]) -> Message {
+    let mut tensor = Message::default();
+    for &len in shape {
+        tensor = tensor.int(1, len);
+    }
+    let tensor = tensor.int(2, elem_type).bytes(9, elements);
+    let attribute = Message::default().bytes(1, "value").bytes(5, tensor).int(20, 4);
+    node("Constant", &[], name).bytes(5, attribute)
+}

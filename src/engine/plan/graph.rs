@@ -129,8 +129,10 @@ impl Binary {
             Binary::Sub => a - b,
             Binary::Mul => a * b,
             Binary::Div => a / b,
-            Binary::Min => a.min(b),
-            Binary::Max => a.max(b),
+            // f32::min and max drop a NaN; here either one's goes on.
+            Binary::Min if a.is_nan() || a < b => a,
+            Binary::Max if a.is_nan() || a > b => a,
+            Binary::Min | Binary::Max => b,
             Binary::Pow => a.powf(b),
         }
     }

@@ -7,6 +7,7 @@ use super::graph::{
     Binary, Conv, Epilogue, Fallback, Gemm, Graph, Node, Op, Pool, PoolKind, Recurrent, ReduceKind,
     Unary, Value, ValueId,
 };
+use crate::engine::tract::front::numerics::Lookup;
 use crate::engine::tract::front::{dtype_of, guarded};
 use crate::engine::{EngineError, EngineErrorKind};
 use crate::units::DType;
@@ -295,7 +296,7 @@ impl Importer<'_> {
                 return Ok(false);
             }
             self.emit(node, Op::Dequantize { scale: op.scale, zero: op.zero_point }, vec![x])?;
-        } else if !float && !node.op_is::<ops::array::Gather>() {
+        } else if !float && !node.op_is::<Lookup>() {
             return Ok(false);
         } else if let Some(conv) = node.op_as::<ops::cnn::Conv>() {
             return self.conv(node, conv, inputs);
@@ -337,8 +338,8 @@ impl Importer<'_> {
             self.emit(node, Op::Slice { axis: slice.axis, start }, vec![x])?;
         } else if let Some(concat) = node.op_as::<ops::array::TypedConcat>() {
             self.emit(node, Op::Concat { axis: concat.axis }, inputs.to_vec())?;
-        } else if let Some(gather) = node.op_as::<ops::array::Gather>() {
-            return self.gather(node, gather.axis, inputs, &out_shape);
+        } else if let Some(axis) = node.op_as::<Lookup>().and_then(Lookup::axis) {
+            return self.gather(node, axis, inputs, &out_shape);
         } else if let Some(pad) = node.op_as::<ops::array::Pad>() {
             let ops::array::PadMode::Constant(value) = &pad.mode else { return Ok(false) };
             let Ok(value) = value.cast_to_scalar::<f32>() else { return Ok(false) };

@@ -336,8 +336,9 @@ pub fn log_softmax(y: &mut [f32], n: usize) {
     for row in y.chunks_exact_mut(n) {
         let max = row.iter().fold(f32::NEG_INFINITY, |m, &x| if m >= x { m } else { x });
         let sum: f32 = row.iter().map(|&x| (x - max).exp()).sum();
-        let shift = max + sum.ln();
-        row.iter_mut().for_each(|y| *y -= shift);
+        let log = sum.ln();
+        // One after the other: their sum would be rounded at the largest.
+        row.iter_mut().for_each(|y| *y = (*y - max) - log);
     }
 }
 

@@ -3,6 +3,8 @@
 //! A file is parsed once ([`parse`]); [`Parsed::typed`] then gives the graph for one batch size as
 //! tract typed it, and [`Parsed::concretise`] the same after tract's declutter passes.
 
+#[path = "front/numerics.rs"]
+pub mod numerics;
 #[path = "front/recurrent.rs"]
 mod recurrent;
 
@@ -45,7 +47,8 @@ pub fn parse(
     bind_axes: &[(String, usize)],
     bind_inputs: &[(String, f64)],
 ) -> Result<Parsed, EngineError> {
-    let onnx = tract_onnx::onnx().with_ignore_value_info(true);
+    let mut onnx = tract_onnx::onnx().with_ignore_value_info(true);
+    numerics::register(&mut onnx);
     let malformed = |failure: Failure| {
         failure.into_error(
             EngineErrorKind::Malformed,
@@ -131,7 +134,7 @@ impl Parsed {
         };
         let subs: HashMap<Symbol, TDim> =
             self.batch.iter().map(|symbol| (symbol.clone(), batch.to_dim())).collect();
-        let model = match &self.symbolic {
+        let mut model = match &self.symbolic {
             Some(symbolic) => match guarded("binding the batch", || symbolic.set_symbols(&subs)) {
                 Ok(model) => model,
                 Err(_) => self.typed_from_inference(&subs).map_err(at)?,
@@ -139,6 +142,7 @@ impl Parsed {
             None => self.typed_from_inference(&subs).map_err(at)?,
         };
         refuse_open_shapes(&model)?;
+        guarded("rewriting the graph", || numerics::mend(&mut model)).map_err(at)?;
         Ok(model)
     }
 
