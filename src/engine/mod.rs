@@ -63,6 +63,14 @@ pub trait Engine: Send + Sync {
     fn signature(&self) -> &Signature;
     /// Compiled batch sizes, ascending, at least one. `[1]` where the model can't batch.
     fn batch_sizes(&self) -> &[usize];
+    /// Whether the structure of the model shows that the rows of a batch are computed each from itself
+    /// alone, as alone.
+    ///
+    /// # Errors
+    /// What can't be shown, and where.
+    fn independence(&self) -> Result<(), &str> {
+        Err("the engine does not follow its rows")
+    }
     /// What `inspect` prints.
     fn describe(&self) -> Description;
     /// The steps of a plan that [`Instance::infer_profiled`] times, in order; none where the engine

@@ -31,7 +31,7 @@ use std::sync::Arc;
 const HEADER_BYTES: usize = 64;
 const MAGIC: &[u8; 8] = b"corelane";
 /// Changes with the layout of the file.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 /// Where the checksum lies; it covers everything else.
 const SUM_AT: usize = 48;
 
@@ -196,6 +196,7 @@ fn facts(manifest: &Manifest, sha256: &str) -> Facts {
     fact("bound inputs", format!("{:?}", manifest.bind_inputs));
     fact("arena budget", manifest.arena_bytes_max.to_string());
     fact("tolerance", format!("{:e}", manifest.tolerance));
+    fact("rows asserted independent", manifest.rows_independent.to_string());
     fact("goldens", format!("{:016x}", goldens(manifest)));
     facts
 }

@@ -1,4 +1,7 @@
-//! What is verified at load: goldens, and that a batch never changes an answer.
+//! What is verified at load by running: goldens, and that a batch never changes an answer.
+//!
+//! This is the second line. The first is the structure of the graph, which shows for every input what
+//! rows can show only for themselves ([`Engine::independence`]); a model must pass both.
 //!
 //! Rows come from the goldens (`golden/input_K.npy`, `golden/output_K.npy`, and the same in
 //! `golden/batch*/`, K in the signature's order). A model without goldens gets two made-up rows, one
@@ -34,6 +37,8 @@ pub struct Checked {
     pub max_difference: Option<f64>,
     /// Why the model must not be batched, if it must not.
     pub refused: Option<String>,
+    /// Why the structure of the graph does not show that rows are independent, if it does not.
+    pub unproven: Option<String>,
 }
 
 struct Golden {
@@ -54,24 +59,30 @@ struct Row {
     alone: Option<Vec<Vec<f64>>>,
 }
 
-/// Checks goldens at batch size 1 and in batches, and batch independence at every compiled size.
+/// Checks goldens at batch size 1 and in batches, and batch independence at each of `sizes`, the first
+/// of the engine's batch sizes.
 ///
 /// # Errors
 /// `GoldenFile`, `GoldenShape`, `GoldenMismatch`; `Run` where a golden row can't be run alone;
 /// `Engine` where no instance can be made. Rows that a batch changes are no error: they are a reason
 /// in [`Checked::refused`].
-pub fn check(manifest: &Manifest, engine: &dyn Engine) -> Result<Checked, ModelError> {
+pub fn check(
+    manifest: &Manifest,
+    engine: &dyn Engine,
+    sizes: &[usize],
+) -> Result<Checked, ModelError> {
     let signature = engine.signature();
     let mut rows = match &manifest.dir {
         Some(dir) => golden_rows(&dir.join("golden"), signature)?,
         None => vec![],
     };
-    if rows.is_empty() && engine.batch_sizes().len() == 1 {
+    if rows.is_empty() && sizes.len() == 1 {
         return Ok(Checked {
             golden_rows: 0,
             golden_difference: None,
             max_difference: None,
             refused: None,
+            unproven: None,
         });
     }
     complete(&mut rows, signature);
@@ -89,12 +100,13 @@ pub fn check(manifest: &Manifest, engine: &dyn Engine) -> Result<Checked, ModelE
         golden_difference: None,
         max_difference: None,
     };
-    let refused = checker.run(engine.batch_sizes())?;
+    let refused = checker.run(sizes)?;
     Ok(Checked {
         golden_rows: checker.rows.iter().filter(|r| r.compared).count(),
         golden_difference: checker.golden_difference,
         max_difference: checker.max_difference,
         refused,
+        unproven: None,
     })
 }
 

@@ -1,8 +1,8 @@
 //! From a path to a model that is loaded and verified.
 //!
-//! Loading reads the manifest, checks the file's hash, lets the engine compile every batch size,
-//! compares answers with the goldens, and compares rows computed in a batch with the same rows
-//! computed alone. It runs on the thread that calls it, never on a worker.
+//! Loading reads the manifest, checks the file's hash, lets the engine compile every batch size and
+//! show from the graph that rows are independent, compares answers with the goldens, and compares rows
+//! computed in a batch with the same rows computed alone. It runs on the thread that calls it, never on a worker.
 //!
 //! With a [cache](crate::model::cache) of the very model, what was compiled and found then is taken from
 //! there, and one row is computed again.
@@ -36,6 +36,9 @@ pub struct BatchingStatus {
     /// Largest difference between a row in a batch and the same row alone, over the largest value;
     /// `None` where nothing was compared.
     pub max_difference: Option<f64>,
+    /// Why the structure of the graph does not show that rows are independent; `None` where it does, or
+    /// where there are no batches to show it for.
+    pub unproven: Option<String>,
 }
 
 /// How long the parts of loading took.
@@ -176,8 +179,18 @@ impl LoadedModel {
                     manifest.limit_batches(1);
                     reason = Some(NOT_A_BATCH.to_string());
                 }
+                let unproven = match engine.independence() {
+                    Err(why) if manifest.max_batch_size > 1 => Some(why.to_string()),
+                    _ => None,
+                };
                 let started = Instant::now();
-                let checked = check::check(&manifest, &*engine)?;
+                let trusted = unproven.is_none() || manifest.rows_independent;
+                let sizes = if trusted { engine.batch_sizes() } else { &[1] };
+                let mut checked = check::check(&manifest, &*engine, sizes)?;
+                if let (Some(why), false) = (&unproven, trusted) {
+                    checked.refused = Some(not_shown(why));
+                }
+                checked.unproven = unproven;
                 let check_ns = nanos(started);
                 if checked.refused.is_some() {
                     manifest.limit_batches(1);
@@ -197,7 +210,7 @@ impl LoadedModel {
         };
         check_payload(&manifest, &*engine)?;
         check_labels(&manifest, &*engine)?;
-        let Checked { golden_rows, golden_difference, max_difference, refused } = checked;
+        let Checked { golden_rows, golden_difference, max_difference, refused, unproven } = checked;
         if let Some(why) = refused {
             manifest.limit_batches(1);
             reason = Some(why);
@@ -211,6 +224,7 @@ impl LoadedModel {
             wanted,
             got: manifest.max_batch_size,
             max_difference,
+            unproven,
         };
         let sha256 = source.sha256();
         // The graph and the file are gone; what the allocator keeps of them goes too.
@@ -270,6 +284,14 @@ fn nanos(since: Instant) -> Nanos {
 
 /// Why a model without a batch axis is not batched.
 const NOT_A_BATCH: &str = "axis 0 of its inputs and outputs is not a batch";
+
+/// Why a model is not batched whose structure does not show that its rows are independent.
+fn not_shown(why: &str) -> String {
+    format!(
+        "the graph does not show that the rows of a batch are independent: {why}; if they are, say \
+         rows_independent = true in the manifest"
+    )
+}
 
 /// What an engine is compiled from.
 enum Source {

@@ -23,6 +23,7 @@
 //! | `arena_bytes_max` | 1 GiB | intermediates on one worker, all batch sizes |
 //! | `model_warmup` | 1 | runs of each batch size before a worker is ready, besides those it times |
 //! | `tolerance` | 1e-5 | allowed difference from goldens, over the largest value |
+//! | `rows_independent` | false | asserts that the rows of a batch are independent where the graph does not show it; rows are still compared |
 //! | `[instance_group]` `cores` | `"all"` | worker cores that serve it |
 //! | `[bind_axes]` | | symbol of an open axis = its length |
 //! | `[bind_inputs]` | | name of an input = the constant it is bound to |
@@ -131,6 +132,8 @@ pub struct Manifest {
     pub model_warmup: u32,
     /// Allowed difference from goldens, over the largest value.
     pub tolerance: f64,
+    /// Whether it is asserted that rows are independent, where the graph does not show it.
+    pub rows_independent: bool,
     /// What the `ort` engine is asked for.
     pub ort: OrtSettings,
     /// What the `fake` engine pretends to be.
@@ -270,6 +273,7 @@ fn parse(
         let message = format!("is {tolerance}; it must be within 0 to 1");
         return Err(t.invalid("tolerance", message).into());
     }
+    let rows_independent = t.boolean("rows_independent")?.unwrap_or(false);
     let mut instance_group = InstanceGroup::All;
     if let Some(group) = t.table("instance_group")? {
         instance_group = cores(&group)?;
@@ -318,6 +322,7 @@ fn parse(
         arena_bytes_max: arena.map_or(ARENA_BYTES_MAX_DEFAULT, |n| n as usize),
         model_warmup: model_warmup as u32,
         tolerance,
+        rows_independent,
         ort,
         fake,
         cache_dir: None,

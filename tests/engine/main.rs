@@ -5,6 +5,7 @@
 mod library;
 mod numerics;
 mod onnx;
+mod rows;
 
 use corelane::engine::kernels::Isa;
 use corelane::engine::ort::OrtSettings;
@@ -217,6 +218,7 @@ fn every_model_directory_loads_verified_and_batches() {
             let loaded = LoadedModel::load(manifest).unwrap_or_else(|e| panic!("{e}"));
             assert!(loaded.golden_rows >= 4, "{}", dir.display());
             assert!(loaded.batching.enabled, "{}: {:?}", dir.display(), loaded.batching);
+            assert_eq!(loaded.batching.unproven, None, "{}", dir.display());
             println!(
                 "{} {}: {} golden rows within {:.1e}, batches within {:.1e}, {:?}",
                 dir.file_name().unwrap().display(),
@@ -315,12 +317,19 @@ fn a_model_that_mixes_its_rows_is_served_unbatched() {
     let bytes =
         model(&[mean, node("Sub", &["x", "m"], "y")], &[tensor("x", &rows)], &[tensor("y", &rows)]);
     let dir = Dir::new("mixes", &bytes, "max_batch_size = 4");
+    let asserted =
+        Dir::new("mixes-asserted", &bytes, "max_batch_size = 4\nrows_independent = true");
     for kind in engines() {
         let loaded = dir.load(kind).unwrap_or_else(|e| panic!("{e}"));
         assert!(!loaded.batching.enabled);
         assert_eq!((loaded.batching.wanted, loaded.batching.got), (4, 1));
         assert_eq!(loaded.engine.batch_sizes(), [1]);
         assert_eq!(loaded.manifest.max_request_rows, 1);
+        let reason = loaded.batching.reason.unwrap();
+        assert!(reason.contains("reduces over the rows") && reason.contains("mean"), "{reason}");
+        assert!(reason.contains("rows_independent"), "{reason}");
+        // Who asserts what is wrong is contradicted by the rows.
+        let loaded = asserted.load(kind).unwrap_or_else(|e| panic!("{e}"));
         let reason = loaded.batching.reason.unwrap();
         assert!(reason.contains("at batch size 2") && reason.contains("\"y\""), "{reason}");
     }

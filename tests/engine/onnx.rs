@@ -83,6 +83,39 @@ pub fn with_int(node: Message, name: &str, value: u64) -> Message {
     node.bytes(5, Message::default().bytes(1, name).int(3, value).int(20, 2))
 }
 
+/// A constant of 64-bit integers.
+pub fn integers(name: &str, shape: &[u64], values: &[i64]) -> Message {
+    constant(name, 7, shape, values.iter().flat_map(|v| v.to_le_bytes()).collect())
+}
+
+/// A constant of floats.
+pub fn floats(name: &str, shape: &[u64], values: &[f32]) -> Message {
+    constant(name, 1, shape, values.iter().flat_map(|v| v.to_le_bytes()).collect())
+}
+
+/// A node that makes a constant of an element type, as ONNX numbers them.
+pub fn constant(name: &str, elem_type: u64, shape: &[u64], bytes: Vec<u8>) -> Message {
+    let mut tensor = Message::default();
+    for &len in shape {
+        tensor = tensor.int(1, len);
+    }
+    let tensor = tensor.int(2, elem_type).bytes(9, bytes);
+    let attribute = Message::default().bytes(1, "value").bytes(5, tensor).int(20, 4);
+    Message::default().bytes(2, name).bytes(3, name).bytes(4, "Constant").bytes(5, attribute)
+}
+
+/// A node without attributes, by its name.
+pub fn named(operator: &str, name: &str, inputs: &[&str], outputs: &[&str]) -> Message {
+    let mut node = Message::default();
+    for input in inputs {
+        node = node.bytes(1, input);
+    }
+    for output in outputs {
+        node = node.bytes(2, output);
+    }
+    node.bytes(3, name).bytes(4, operator)
+}
+
 /// A whole file, opset 13.
 pub fn model(nodes: &[Message], inputs: &[Message], outputs: &[Message]) -> Vec<u8> {
     let mut graph = Message::default();

@@ -97,6 +97,9 @@ fn render(i: &Inspection, profile: Option<&Profile>) -> String {
         (false, None) => "off".into(),
     };
     let _ = writeln!(out, "  batching  {batching}");
+    if let (true, Some(why)) = (i.batching.enabled, &i.batching.unproven) {
+        let _ = writeln!(out, "  rows      independent as the manifest asserts; not shown: {why}");
+    }
     if let Some(difference) = i.batching.max_difference {
         let _ = writeln!(
             out,

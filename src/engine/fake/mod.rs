@@ -134,6 +134,9 @@ impl Engine for FakeEngine {
     fn batch_sizes(&self) -> &[usize] {
         &self.batch_sizes
     }
+    fn independence(&self) -> Result<(), &str> {
+        Ok(())
+    }
     fn describe(&self) -> Description {
         let memory = PlanMemory::staged(&self.signature, &self.batch_sizes, Some(0));
         Description {

@@ -6,6 +6,7 @@ use super::interface::{self, Interface};
 use super::placement::Placement;
 use super::session::{self, Recipe, engine_error};
 use super::settings::{Need, OrtSettings, Provider, Wanted};
+use crate::engine::tract::front;
 use crate::engine::{
     BackendMissing, BackendReport, BackendUse, Canary, Description, Engine, EngineError,
     EngineErrorKind, EngineKind, Instance, LoadRequest, PlanIndex, PlanMemory,
@@ -82,7 +83,16 @@ fn build(
         signature,
         batch_sizes,
         placement,
+        independence: Ok(()),
     };
+    if engine.signature.batched {
+        // The library does not show its graph; the front end of the other engines reads the same file.
+        let Recipe { bytes, bind_axes, .. } = &engine.recipe;
+        let bound: Vec<(String, f64)> = (engine.interface.inputs.iter())
+            .filter_map(|i| Some((i.name.clone(), i.constant?)))
+            .collect();
+        engine.independence = front::follow_rows(bytes, bind_axes, &bound, &engine.batch_sizes);
+    }
     if engine.placement.providers().keys().any(|&name| name != Provider::Cpu.ort_name()) {
         let cpu = time_first_plan(&engine, &engine.recipe.on_cpu())?;
         let got = time_first_plan(&engine, &engine.recipe)?;
@@ -339,6 +349,7 @@ struct OrtEngine {
     batch_sizes: Vec<usize>,
     placement: Placement,
     backend: BackendReport,
+    independence: Result<(), String>,
 }
 
 impl Engine for OrtEngine {
@@ -350,6 +361,9 @@ impl Engine for OrtEngine {
     }
     fn batch_sizes(&self) -> &[usize] {
         &self.batch_sizes
+    }
+    fn independence(&self) -> Result<(), &str> {
+        self.independence.as_ref().copied().map_err(String::as_str)
     }
     fn describe(&self) -> Description {
         let memory = PlanMemory::staged(&self.signature, &self.batch_sizes, None);

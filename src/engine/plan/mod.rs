@@ -44,6 +44,7 @@ pub struct PlanEngine {
     signature: Signature,
     batch_sizes: Vec<usize>,
     program: Arc<exec::Program>,
+    independence: Result<(), String>,
 }
 
 /// Loads a model with the best kernels that this processor has.
@@ -72,8 +73,14 @@ pub fn load_with(request: &LoadRequest<'_>, isa: Isa) -> Result<PlanEngine, Engi
     let mut shared = lower::Shared::new(kernels);
     let mut plans = vec![];
     let mut precision = vec![];
+    let mut independence = Ok(());
     for &batch in &batch_sizes {
-        let mut graph = import::import(&parsed.typed(batch)?)?;
+        let typed = parsed.typed(batch)?;
+        if batch > 1 && independence.is_ok() {
+            independence = parsed.prove_rows_independent(&typed, batch);
+        }
+        let mut graph = import::import(&typed)?;
+        drop(typed);
         if plans.is_empty() {
             precision = report::precision(&graph);
         }
@@ -103,7 +110,7 @@ pub fn load_with(request: &LoadRequest<'_>, isa: Isa) -> Result<PlanEngine, Engi
     };
     if compiled.plans.iter().any(Plan::falls_back) {
         // What runs through tract needs tract's graph of it, which no image holds.
-        return Ok(compiled.engine(kernels));
+        return Ok(PlanEngine { independence, ..compiled.engine(kernels) });
     }
     // Nothing of the graph, nor of its weights as the file has them, is kept beside the image.
     drop(parsed);
@@ -111,10 +118,11 @@ pub fn load_with(request: &LoadRequest<'_>, isa: Isa) -> Result<PlanEngine, Engi
         EngineError::new(EngineErrorKind::Limit, format!("the packed weights: {e}"))
     })?;
     drop((compiled, shared));
-    restore(&image)
+    Ok(PlanEngine { independence, ..restore(&image)? })
 }
 
-/// Makes an engine of an image that [`Engine::image`] gave.
+/// Makes an engine of an image that [`Engine::image`] gave. Whether its rows are independent is not in
+/// the image: whoever kept it knows.
 ///
 /// # Errors
 /// `UnsupportedOperator` where this processor lacks the image's instruction set, `Internal` where it is no
@@ -146,7 +154,8 @@ impl Compiled {
             self;
         let program =
             Arc::new(exec::Program { plans, kernels, row_bytes, weight_bytes, precision });
-        PlanEngine { signature, batch_sizes, program }
+        let independence = Err("it was compiled elsewhere".to_string());
+        PlanEngine { signature, batch_sizes, program, independence }
     }
 }
 
@@ -161,6 +170,10 @@ impl Engine for PlanEngine {
 
     fn batch_sizes(&self) -> &[usize] {
         &self.batch_sizes
+    }
+
+    fn independence(&self) -> Result<(), &str> {
+        self.independence.as_ref().copied().map_err(String::as_str)
     }
 
     fn describe(&self) -> Description {

@@ -8,6 +8,7 @@ pub mod numerics;
 #[path = "front/recurrent.rs"]
 mod recurrent;
 
+use super::independence;
 use crate::engine::{EngineError, EngineErrorKind};
 use crate::limits::{BATCH_ROWS_MAX, ROW_AXES_MAX, TENSOR_NAME_LEN_MAX, TENSORS_MAX};
 use crate::model::signature::{Signature, TensorSpec};
@@ -117,15 +118,23 @@ impl Parsed {
         }
     }
 
+    /// Shows that each row of `many`, which is [`typed`](Self::typed) for `batch` rows, is computed
+    /// from the same row of the inputs alone, and as it is computed for one row.
+    ///
+    /// # Errors
+    /// What can't be shown, and at which node.
+    pub fn prove_rows_independent(&self, many: &TypedModel, batch: usize) -> Result<(), String> {
+        let Some(one) = &self.one else { return Err("there is no graph for one row".into()) };
+        guarded("following its rows", || independence::prove(one, many, batch))
+            .map_err(|failure| failure.0)
+    }
+
     /// As [`typed`](Self::typed), after tract's declutter passes.
     ///
     /// # Errors
     /// As [`typed`](Self::typed).
     pub fn concretise(&self, batch: usize) -> Result<TypedModel, EngineError> {
-        let model = self.typed(batch)?;
-        guarded("decluttering the graph", || model.into_decluttered()).map_err(|failure| {
-            failure.into_error(EngineErrorKind::Untyped, "the graph can't be simplified")
-        })
+        declutter(self.typed(batch)?)
     }
 
     fn typed_at(&self, batch: usize) -> Result<TypedModel, EngineError> {
@@ -216,6 +225,36 @@ impl Parsed {
         }
         Ok(signature)
     }
+}
+
+/// [`Parsed::prove_rows_independent`] of the file `bytes` for each of `batch_sizes`, for an engine that
+/// does not read the graph itself.
+///
+/// # Errors
+/// What can't be shown, be it for want of an operator that can be read.
+pub fn follow_rows(
+    bytes: &[u8],
+    bind_axes: &[(String, usize)],
+    bind_inputs: &[(String, f64)],
+    batch_sizes: &[usize],
+) -> Result<(), String> {
+    let unread = |e: EngineError| format!("the graph can't be read to follow its rows: {e}");
+    let parsed = parse(bytes, bind_axes, bind_inputs).map_err(unread)?;
+    for &batch in batch_sizes.iter().filter(|&&n| n > 1) {
+        let many = parsed.typed(batch).map_err(unread)?;
+        parsed.prove_rows_independent(&many, batch)?;
+    }
+    Ok(())
+}
+
+/// Runs tract's declutter passes.
+///
+/// # Errors
+/// `Untyped` where they fail.
+pub fn declutter(model: TypedModel) -> Result<TypedModel, EngineError> {
+    guarded("decluttering the graph", || model.into_decluttered()).map_err(|failure| {
+        failure.into_error(EngineErrorKind::Untyped, "the graph can't be simplified")
+    })
 }
 
 /// Whether axis 0 of every input and output is `batch`, and no other axis depends on it.

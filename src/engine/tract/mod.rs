@@ -5,6 +5,7 @@
 //! runs, so [`Description::allocation_free`] is false.
 
 pub mod front;
+mod independence;
 
 use super::fake::Staging;
 use super::{
@@ -32,8 +33,13 @@ pub fn load(request: &LoadRequest<'_>) -> Result<Box<dyn Engine>, EngineError> {
     let mut operators = BTreeMap::<String, usize>::new();
     let mut seen = HashSet::new();
     let mut weight_bytes = 0;
+    let mut independence = Ok(());
     for &batch in &batch_sizes {
-        let typed = parsed.concretise(batch)?;
+        let typed = parsed.typed(batch)?;
+        if batch > 1 && independence.is_ok() {
+            independence = parsed.prove_rows_independent(&typed, batch);
+        }
+        let typed = front::declutter(typed)?;
         for node in typed.nodes() {
             if let Some(konst) = node.op_as::<Const>() {
                 // Batch sizes share tensors that typing did not have to change.
@@ -54,7 +60,14 @@ pub fn load(request: &LoadRequest<'_>) -> Result<Box<dyn Engine>, EngineError> {
         }
         plans.push(plan);
     }
-    Ok(Box::new(TractEngine { signature, batch_sizes, plans, operators, weight_bytes }))
+    Ok(Box::new(TractEngine {
+        signature,
+        batch_sizes,
+        plans,
+        operators,
+        weight_bytes,
+        independence,
+    }))
 }
 
 type Plan = Arc<TypedRunnableModel>;
@@ -65,6 +78,7 @@ struct TractEngine {
     plans: Vec<Plan>,
     operators: BTreeMap<String, usize>,
     weight_bytes: usize,
+    independence: Result<(), String>,
 }
 
 impl Engine for TractEngine {
@@ -76,6 +90,9 @@ impl Engine for TractEngine {
     }
     fn batch_sizes(&self) -> &[usize] {
         &self.batch_sizes
+    }
+    fn independence(&self) -> Result<(), &str> {
+        self.independence.as_ref().copied().map_err(String::as_str)
     }
     fn describe(&self) -> Description {
         let memory = PlanMemory::staged(&self.signature, &self.batch_sizes, None);

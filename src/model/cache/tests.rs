@@ -127,6 +127,7 @@ fn checked(model: &LoadedModel) -> Checked {
         golden_difference: model.golden_difference,
         max_difference: model.batching.max_difference,
         refused: None,
+        unproven: None,
     }
 }
 

@@ -92,7 +92,7 @@ impl Instance for FlawedInstance {
 fn checked(flaw: Flaw) -> Checked {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/mlp/model.onnx");
     // The manifest of a bare file: no goldens, the default tolerance.
-    check(&Manifest::read(&path).unwrap(), &Flawed::new(flaw)).unwrap()
+    check(&Manifest::read(&path).unwrap(), &Flawed::new(flaw), &SIZES).unwrap()
 }
 
 #[test]
