@@ -13,8 +13,8 @@
 use crate::engine::ort::settings::{Wanted, parse_providers};
 use crate::engine::{EngineKind, MemoryOptions, Wish};
 use crate::limits::{
-    BATCH_ROWS_MAX, MODELS_MAX, QUEUE_DELAY_US_MAX, SLOTS_PER_MODEL_MAX, TIMEOUT_US_MAX,
-    WORKERS_MAX,
+    BATCH_ROWS_MAX, CONNECTIONS_MAX, MODELS_MAX, QUEUE_DELAY_US_MAX, SLOTS_PER_MODEL_MAX,
+    TIMEOUT_US_MAX, WORKERS_MAX,
 };
 use crate::logs::Options;
 use crate::model::manifest::WEIGHT_MAX;
@@ -100,6 +100,7 @@ keys! {
     "listen" "tcp" "address" "none" "TCP address, such as 127.0.0.1:7070; port 0 takes a free one.";
     "listen" "serial" "list of DEVICE:BAUD" "none" "Serial ports, such as [\"/dev/ttyS1:921600\"]; `:rtscts` after the speed asks for hardware flow control.";
     "listen" "psk_file" "path" "none" "File with the key that TCP clients must prove to have.";
+    "listen" "connections_max" "number" "256" "Connections at a time, over all doors; with a Unix socket, TCP gets three quarters of them. Each needs a file descriptor (RLIMIT_NOFILE, which is raised as far as it may be).";
     "listen" "allow_non_loopback" "true or false" "false" "Lets `tcp` be an address that other machines reach; needs `psk_file`.";
     "log" "level" "off, error, warn, info, debug or trace" "info" "Messages on standard error, and events of the threads that serve.";
     "log" "format" "\"text\" or \"json\"" "\"text\"" "How they are printed.";
@@ -212,6 +213,8 @@ pub struct Listen {
     pub psk_file: Option<PathBuf>,
     /// Whether `tcp` may be an address that other machines reach.
     pub allow_non_loopback: bool,
+    /// Connections at a time, over all doors.
+    pub connections_max: usize,
 }
 
 impl Default for Listen {
@@ -224,6 +227,7 @@ impl Default for Listen {
             serial: Vec::new(),
             psk_file: None,
             allow_non_loopback: false,
+            connections_max: CONNECTIONS_MAX,
         }
     }
 }
@@ -496,6 +500,8 @@ fn listen(table: Table<'_>, base: &Path) -> Result<Listen, TomlError> {
     for text in table.texts("serial")?.unwrap_or_default() {
         listen.serial.push(text.parse().map_err(|e: String| table.invalid("serial", e))?);
     }
+    let connections = table.integer("connections_max", 1, CONNECTIONS_MAX as u64)?;
+    set(&mut listen.connections_max, connections.map(|n| n as usize));
     set(&mut listen.allow_non_loopback, table.boolean("allow_non_loopback")?);
     if listen.allow_non_loopback && listen.psk_file.is_none() {
         let message = "needs psk_file: whoever reaches the port must prove to have a key";

@@ -137,6 +137,16 @@ pub const WRITE_STALL_MS_MAX: u64 = 5_000;
 /// A connection that leaves a frame (or its hello) half sent for so long is closed, in milliseconds.
 pub const HALF_FRAME_MS_MAX: u64 = 5_000;
 
+/// What is held by others who keep it waiting longer than so, in milliseconds, is given to who needs it: the
+/// slot of a payload that comes too slowly, the place of a connection that has not said hello.
+pub const PRESSURE_GRACE_MS: u64 = 50;
+/// Longest payload whose slot is taken only when all of it is there, in bytes; half of it holds none.
+pub const LATE_SLOT_PAYLOAD_BYTES_MAX: usize = CONNECTION_READ_BYTES / 4;
+/// The part of all connections that TCP leaves to others, where there is another door: one in so many.
+pub const CONNECTIONS_SHARE_NOT_TCP: usize = 4;
+/// Descriptors that a server needs besides those of its connections: listeners, timers, files, metrics.
+pub const DESCRIPTORS_BESIDES_CONNECTIONS: usize = METRICS_CONNECTIONS_MAX + 32;
+
 /// A closed connection waits so long for its peer to close too, in milliseconds, so that what was
 /// sent last is not lost to a reset.
 pub const LINGER_MS_MAX: u64 = 500;
@@ -183,6 +193,26 @@ pub const LOG_FILE_BYTES_MAX: u64 = 1 << 40;
 /// The same, where nothing else is asked for.
 pub const LOG_FILE_BYTES_DEFAULT: u64 = 64 * 1024 * 1024;
 
+/// Bytes of lines that wait for a slow reader of standard error; what comes then is lost, and counted.
+pub const LOG_PRINT_BYTES_MAX: usize = 256 * 1024;
+/// Bytes that are printed at once, in whole lines.
+pub const LOG_PRINT_PIECE_BYTES: usize = 4 * 1024;
+/// How long a program that ends waits for a reader who takes nothing, in milliseconds.
+pub const PRINT_PATIENCE_MS_MAX: u64 = 2_000;
+/// Panics that wait to be told.
+pub const PANICS_NOTED_MAX: usize = 8;
+/// Longest text of a panic that is told, with its place, in bytes; it is cut there.
+pub const PANIC_TEXT_BYTES_MAX: usize = 512;
+
+// --- metrics over HTTP ---
+
+/// Connections of the metrics endpoint at a time.
+pub const METRICS_CONNECTIONS_MAX: usize = 16;
+/// Longest head of a request to it, in bytes.
+pub const METRICS_HEAD_BYTES_MAX: usize = 8 * 1024;
+/// How long a request to it and the reading of its answer may take, in milliseconds.
+pub const METRICS_PATIENCE_MS_MAX: u64 = 5_000;
+
 // --- lab ---
 
 /// Requests that one run of the load generator records.
@@ -209,7 +239,12 @@ const _: () = assert!(
     FRAME_PREFIX_BYTES + FRAME_HEADER_BYTES_MAX + FRAME_BODY_BYTES_MAX
         <= CONNECTION_REPLY_BYTES_MAX
 );
-const _: () = assert!(CONNECTIONS_MAX <= u16::MAX as usize);
+const _: () = assert!(CONNECTIONS_MAX < u16::MAX as usize);
+// A payload that is waited for fits the buffer behind whatever head it has.
+const _: () = assert!(
+    LATE_SLOT_PAYLOAD_BYTES_MAX + FRAME_PREFIX_BYTES + FRAME_HEADER_BYTES_MAX
+        <= CONNECTION_READ_BYTES
+);
 // Numbers of models opened with encodings follow those of the models; requests name them in a byte.
 const _: () = assert!(MODELS_MAX + ENCODED_OPENS_COUNT_MAX <= u16::MAX as usize);
 const _: () = assert!(ENCODED_OPENS_COUNT_MAX < u8::MAX as usize);

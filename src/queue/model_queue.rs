@@ -235,6 +235,11 @@ impl ModelQueue {
         self.queued() as u64 + entered.saturating_sub(left)
     }
 
+    /// Whether [`lease`](Self::lease) most likely finds a slot: a hint.
+    pub fn has_free_slot(&self) -> bool {
+        !self.free.is_empty()
+    }
+
     /// Requests accepted so far.
     pub fn accepted(&self) -> u64 {
         self.entry.entered.load(Ordering::Relaxed)

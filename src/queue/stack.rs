@@ -64,6 +64,11 @@ impl IndexStack {
         }
     }
 
+    /// Whether nothing is in it. Relaxed: a hint, which is old when it is returned.
+    pub fn is_empty(&self) -> bool {
+        self.head.0.load(Ordering::Relaxed) & LOW == 0
+    }
+
     /// Takes the top.
     #[inline]
     pub fn pop(&self) -> Option<u32> {

@@ -3,6 +3,7 @@
 mod encoded;
 mod head;
 mod requests;
+mod slots;
 
 pub(super) use requests::count_error;
 use requests::count_error_if;
@@ -22,7 +23,7 @@ use crate::queue::{Done, Failure, Lease};
 use crate::sys::events::{Event, tell};
 use crate::sys::memory::LazyBytes;
 use crate::sys::sync::Arc;
-use crate::units::{Nanos, RequestId};
+use crate::units::{ModelId, Nanos, RequestId};
 use crate::wire::{ErrorCode, HEAD_BYTES_MAX, Key, Reply};
 use core::fmt::Write as _;
 use encoded::{Decoding, View};
@@ -55,6 +56,8 @@ pub(super) struct Core {
     pub lent: Option<u16>,
     /// A connection asked for statistics since this was last looked at.
     pub stats_wanted: bool,
+    /// No connection is asked for its slot before, since a moment ago none had one to give.
+    pub ask_again: Nanos,
     /// Fresh random bytes.
     pub random: std::fs::File,
 }
@@ -86,8 +89,10 @@ enum Phase {
 enum Incoming {
     /// A head.
     Head,
+    /// An inference that has no slot yet.
+    Due(slots::Due),
     /// The payload of an inference, into its slot: as it comes, or decoded.
-    Payload { lease: Lease, filled: usize, decoding: Option<Decoding>, coming: requests::Coming },
+    Payload { lease: Lease, filled: usize, decoding: Option<Decoding>, due: slots::Due },
     /// A payload that nobody wants.
     Skip { left: usize },
 }
@@ -105,11 +110,26 @@ pub(super) enum Turn {
     More,
     /// Replies must go out before more is read.
     Full,
+    /// A request needs a slot of this model, and there is none: perhaps another connection's, whose
+    /// payload does not come. Either way it is to be read again, and then knows.
+    WantsSlot(ModelId),
+}
+
+/// By which door a connection came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Door {
+    Unix,
+    Tcp,
+    Memory,
+    Serial,
 }
 
 #[derive(Debug)]
 pub(super) struct Conn {
     pub link: Option<Link>,
+    pub door: Door,
+    /// Since when it is open.
+    pub since: Nanos,
     phase: Phase,
     /// The version of the protocol, from the hello on.
     version: u8,
@@ -124,6 +144,8 @@ pub(super) struct Conn {
     /// Whether the last frame had a payload that is better not read ahead.
     long_payloads: bool,
     incoming: Incoming,
+    /// Other connections were asked for a slot for what is due.
+    others_were_asked: bool,
     pub replies: Replies,
     ids: Vec<RequestId>,
     entries: Vec<u32>,
@@ -156,6 +178,8 @@ impl Conn {
     pub fn new(in_flight_max: usize) -> Self {
         Conn {
             link: None,
+            door: Door::Memory,
+            since: Nanos(0),
             phase: Phase::Hello,
             version: 0,
             views: heapless::Vec::new(),
@@ -166,6 +190,7 @@ impl Conn {
             end: 0,
             long_payloads: false,
             incoming: Incoming::Head,
+            others_were_asked: false,
             replies: Replies::new(in_flight_max),
             // One more, whose answer a worker has sent and not told yet.
             ids: Vec::with_capacity(in_flight_max + 1),
@@ -186,8 +211,10 @@ impl Conn {
             paused: false,
         }
     }
-    pub fn open(&mut self, link: Link, wants_key: bool, core: &Core) {
+    pub fn open(&mut self, link: Link, door: Door, wants_key: bool, core: &Core) {
         self.link = Some(link);
+        (self.door, self.since) = (door, core.now);
+        self.others_were_asked = false;
         self.phase = Phase::Hello;
         self.wants_key = wants_key;
         self.byte_ns_max = BYTE_NS_MAX;
@@ -408,14 +435,14 @@ impl Conn {
     /// Reads and takes in what there is, within bounds.
     pub fn read(&mut self, core: &mut Core, at: u16) -> Result<Turn, Closed> {
         for _ in 0..READS_PER_TURN {
-            if !self.parse(core, at) {
-                return Ok(Turn::Full);
+            if let Some(turn) = self.parse(core, at) {
+                return Ok(turn);
             }
             let Some(link) = &self.link else { return Err(Closed) };
             if self.start == self.end {
                 (self.start, self.end) = (0, 0);
             } else if self.start > 0 {
-                // Part of a head, at most 262 bytes.
+                // Part of a head, at most 262 bytes, or of a payload that waits for its slot.
                 self.buffer.copy_within(self.start..self.end, 0);
                 (self.start, self.end) = (0, self.end - self.start);
             }
@@ -466,42 +493,49 @@ impl Conn {
                 // A short read of a stream empties it; new bytes come with a new event. Not so the
                 // end of the stream: its event may have come with these bytes, and in memory there is
                 // one event for all that happened.
-                let full = !self.parse(core, at);
-                return Ok(if full { Turn::Full } else { Turn::Drained });
+                return Ok(self.parse(core, at).unwrap_or(Turn::Drained));
             }
         }
-        if !self.parse(core, at) {
-            return Ok(Turn::Full);
-        }
-        Ok(Turn::More)
+        Ok(self.parse(core, at).unwrap_or(Turn::More))
     }
 
-    /// Takes in what is in the buffer. False if replies have no room for more.
-    fn parse(&mut self, core: &mut Core, at: u16) -> bool {
+    /// Takes in what is in the buffer; why not all of it that is of use, if so.
+    fn parse(&mut self, core: &mut Core, at: u16) -> Option<Turn> {
         loop {
             match &mut self.incoming {
                 _ if self.phase == Phase::Closing => {
                     (self.start, self.end) = (0, 0);
-                    return true;
+                    return None;
                 }
                 Incoming::Skip { left } => {
                     let n = (*left).min(self.end - self.start);
                     *left -= n;
                     self.start += n;
                     if *left > 0 {
-                        return true;
+                        return None;
                     }
                     self.frame_is_whole();
+                }
+                Incoming::Due(due) => {
+                    if due.is_late(self.end - self.start) {
+                        return None;
+                    }
+                    if !self.replies.has_room() {
+                        return Some(Turn::Full);
+                    }
+                    if let Some(model) = self.take_slot(core) {
+                        return Some(Turn::WantsSlot(model));
+                    }
                 }
                 Incoming::Payload { lease, decoding: Some(decoding), .. } => {
                     let bytes = &self.buffer[self.start..self.end];
                     let (n, whole) = decoding.take(&self.views, lease, bytes);
                     self.start += n;
                     if !whole {
-                        return true;
+                        return None;
                     }
                     if !self.replies.has_room() {
-                        return false;
+                        return Some(Turn::Full);
                     }
                     self.submit(core, at);
                     self.frame_is_whole();
@@ -513,27 +547,27 @@ impl Conn {
                     *filled += n;
                     self.start += n;
                     if n < to.len() {
-                        return true;
+                        return None;
                     }
                     if !self.replies.has_room() {
-                        return false;
+                        return Some(Turn::Full);
                     }
                     self.submit(core, at);
                     self.frame_is_whole();
                 }
                 Incoming::Head => {
                     if self.start == self.end {
-                        return true;
+                        return None;
                     }
                     if !self.replies.has_room() {
-                        return false;
+                        return Some(Turn::Full);
                     }
                     // The header is read where it lies; nothing below touches the buffer.
                     let buffer = std::mem::take(&mut self.buffer);
                     let go_on = self.head(core, &buffer[self.start..self.end]);
                     self.buffer = buffer;
                     if !go_on {
-                        return true;
+                        return None;
                     }
                 }
             }

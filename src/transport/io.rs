@@ -1,11 +1,12 @@
 //! The I/O thread's loop.
 
 mod doors;
+mod pressure;
 mod serial;
 mod signature;
 mod timer;
 
-use super::conn::{Closed, Conn, Core, Turn};
+use super::conn::{Closed, Conn, Core, Door as Way, Turn};
 use super::desk::StatsDesk;
 use super::link::Link;
 use super::listen::{self, SocketFile};
@@ -13,11 +14,11 @@ use super::loopback::Hub;
 use super::replies::Flushed;
 use super::serial::Serial;
 use super::table::Table;
+use super::timers::Timers;
 use super::{BindError, Control, DRAIN, STOP, Served, ServerOptions, bump};
 use crate::limits::FRAME_BODY_BYTES_MAX;
 use crate::queue::Failure;
 use crate::queue::completion::{CompletionReceiver, IoWaker};
-use crate::queue::handover::Reclaimed;
 use crate::sys::clock;
 use crate::sys::events::{Event, tell};
 use crate::sys::sync::{Arc, Ordering, spin_turn};
@@ -42,6 +43,8 @@ const CONNS: usize = 4;
 const ACCEPTS_PER_TURN: usize = 32;
 /// How long to wait after the system refused to accept.
 const ACCEPT_PAUSE: Nanos = Nanos(100_000_000);
+/// How long to wait before a connection that should close is looked at again.
+const CLOSE_PAUSE: Nanos = Nanos(1_000_000);
 /// How often answers are looked for that nobody announced, while any request is held.
 const SWEEP: Nanos = Nanos(1_000_000_000);
 /// Turns of the loop that may pass without asking the kernel for events.
@@ -73,6 +76,9 @@ pub(super) struct Io {
     core: Core,
     conns: Box<[Conn]>,
     free: Vec<u16>,
+    /// Connections open, by their way in.
+    open: [u16; 4],
+    timers: Timers,
     /// No connection at or above this position is open.
     high: u16,
     /// A worker holds a socket that is wanted here: its answer must be told.
@@ -159,10 +165,13 @@ impl Io {
                 now: clock::now(),
                 lent: None,
                 stats_wanted: false,
+                ask_again: Nanos(0),
                 random,
             },
             conns: (0..max).map(|_| Conn::new(options.in_flight_max)).collect(),
             free: (0..max as u16).rev().collect(),
+            open: [0; 4],
+            timers: Timers::new(max),
             high: 0,
             eager: false,
             unasked: 0,
@@ -330,7 +339,7 @@ impl Io {
                 continue;
             };
             self.memory.push(at);
-            self.admit(at, Link::Memory(end), false);
+            self.admit(at, Link::Memory(end), Way::Memory, false);
         }
     }
 
@@ -356,33 +365,6 @@ impl Io {
         }
     }
 
-    fn close(&mut self, at: u16) {
-        let conn = &mut self.conns[at as usize];
-        let Some(link) = &conn.link else { return };
-        if link.plug().is_some_and(|plug| plug.reclaim() == Reclaimed::Sending) {
-            // Closed when the worker has told.
-            conn.hung_up = true;
-            self.eager = true;
-            return;
-        }
-        match link.raw_fd() {
-            Some(raw) => {
-                let _ = self.poll.registry().deregister(&mut SourceFd(&raw));
-            }
-            None if matches!(link, Link::Serial(_)) => self.serial_closed(at),
-            None => self.memory.retain(|&other| other != at),
-        }
-        let conn = &mut self.conns[at as usize];
-        conn.close(&mut self.core);
-        tell(Event::ConnectionClosed { connection: at });
-        let open = &self.core.control.counters.connections_open;
-        open.store(open.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
-        self.free.push(at);
-        while self.high > 0 && self.conns[self.high as usize - 1].link.is_none() {
-            self.high -= 1;
-        }
-    }
-
     // --- connections ---
 
     fn take_reads(&mut self) {
@@ -393,10 +375,16 @@ impl Io {
             if conn.link.is_none() {
                 continue;
             }
-            match conn.read(&mut self.core, at) {
+            let turn = conn.read(&mut self.core, at);
+            self.timers.set(at, conn.next_timeout());
+            match turn {
                 Ok(Turn::Drained) => {}
                 Ok(Turn::More) => self.enqueue(at),
                 Ok(Turn::Full) => conn.paused = true,
+                Ok(Turn::WantsSlot(model)) => {
+                    self.ask_for_slot(model);
+                    self.enqueue(at);
+                }
                 Err(Closed) => {
                     self.close(at);
                     continue;
@@ -413,7 +401,9 @@ impl Io {
             if conn.link.is_none() {
                 continue;
             }
-            match conn.flush(&self.core) {
+            let flushed = conn.flush(&self.core);
+            self.timers.set(at, conn.next_timeout());
+            match flushed {
                 Err(Closed) => {
                     self.close(at);
                     continue;
@@ -450,16 +440,19 @@ impl Io {
     }
 
     fn take_timeouts(&mut self) {
-        for at in 0..self.high {
+        while let Some(at) = self.timers.take(self.core.now) {
+            bump(&self.core.control.counters.timer_looks_total, 1);
             let conn = &mut self.conns[at as usize];
-            if conn.link.is_some()
-                && conn.next_timeout().is_some_and(|until| until <= self.core.now)
-            {
+            let due = |conn: &Conn| conn.next_timeout().filter(|_| conn.link.is_some());
+            if due(conn).is_some_and(|until| until <= self.core.now) {
                 match conn.check_timeouts(&self.core) {
                     Ok(()) => self.mark(at),
                     Err(Closed) => self.close(at),
                 }
             }
+            // One that can't be closed yet, since a worker is sending there, is looked at again.
+            let soon = self.core.now.after(CLOSE_PAUSE);
+            self.timers.set(at, due(&self.conns[at as usize]).map(|until| until.max(soon)));
         }
     }
 
@@ -480,11 +473,10 @@ impl Io {
     /// The next instant at which something must be done without an event.
     fn next_instant(&self) -> Option<Nanos> {
         let sweep = (self.core.table.held() > 0).then_some(self.next_sweep);
-        let conns = self.conns[..self.high as usize].iter().filter(|conn| conn.link.is_some());
-        [self.core.table.next_deadline(), self.accept_again, sweep, self.serial_instant()]
+        let deadline = self.core.table.next_deadline();
+        [deadline, self.accept_again, sweep, self.serial_instant(), self.timers.next()]
             .into_iter()
             .flatten()
-            .chain(conns.filter_map(Conn::next_timeout))
             .min()
     }
 

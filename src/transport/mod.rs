@@ -26,6 +26,16 @@
 //! out of their slots as far as that room goes; longer ones hold their slots until the reader is
 //! given up.
 //!
+//! # Under pressure
+//! What nobody else needs may be held as long as the bounds allow; what others need may not. A short
+//! payload ([`LATE_SLOT_PAYLOAD_BYTES_MAX`](crate::limits::LATE_SLOT_PAYLOAD_BYTES_MAX)) takes its slot
+//! when all of it is there. A longer one is read into its slot; where no slot is left for another
+//! request, the payload that is furthest behind
+//! [`PAYLOAD_BYTES_PER_MS_MIN`](crate::limits::PAYLOAD_BYTES_PER_MS_MIN) gives its slot up, and its
+//! request ends as `queue_full`. Where no place is left for another connection, the one that has owed its
+//! hello (or its proof) longest gives its place up. TCP never takes the last quarter of all places where
+//! there is a Unix socket, and sockets never take those of the serial ports.
+//!
 //! # Trust
 //! A Unix socket is protected by its mode (0600 by default), and by a list of user ids if given.
 //! TCP listens on loopback, or elsewhere with `allow_remote` and a pre-shared key; a key given is
@@ -44,6 +54,7 @@ mod serial;
 mod table;
 #[cfg(test)]
 mod tests;
+mod timers;
 
 pub use arrivals::{Arrivals, Arrived};
 pub(crate) use conn::{failure_code, refusal_code};
@@ -53,11 +64,13 @@ pub use loopback::{Loopback, LoopbackStream};
 pub use serial::SerialOptions;
 
 use crate::limits::{
-    CONNECTIONS_MAX, HALF_FRAME_MS_MAX, IN_FLIGHT_PER_CONNECTION_MAX, MODEL_NAME_LEN_MAX,
-    MODELS_MAX, SERIAL_LISTENERS_MAX, TENSOR_NAME_LEN_MAX, WRITE_STALL_MS_MAX,
+    CONNECTIONS_MAX, DESCRIPTORS_BESIDES_CONNECTIONS, HALF_FRAME_MS_MAX,
+    IN_FLIGHT_PER_CONNECTION_MAX, MODEL_NAME_LEN_MAX, MODELS_MAX, SERIAL_LISTENERS_MAX,
+    TENSOR_NAME_LEN_MAX, WRITE_STALL_MS_MAX,
 };
 use crate::queue::ModelQueue;
 use crate::queue::completion::{CompletionReceiver, IoWaker};
+use crate::sys::descriptors;
 use crate::sys::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::wire::{ErrorCode, Key};
 use std::net::SocketAddr;
@@ -177,6 +190,15 @@ pub enum BindError {
         /// The most that it may be.
         max: usize,
     },
+    /// The process may not open as many files as that many connections need.
+    Descriptors {
+        /// Connections.
+        connections: usize,
+        /// Descriptors that they need, with all that are open or will be.
+        needed: u64,
+        /// Those that the process may have (RLIMIT_NOFILE).
+        max: u64,
+    },
     /// A model's id is not its position.
     ModelOrder {
         /// The position.
@@ -212,6 +234,12 @@ impl std::fmt::Display for BindError {
             BindError::Limit { what, value, max } => {
                 write!(f, "{what} is {value}; it must be 1 to {max}")
             }
+            BindError::Descriptors { connections, needed, max } => write!(
+                f,
+                "{connections} connections need about {needed} file descriptors, and this process may \
+                 have {max}; raise that (ulimit -n, or LimitNOFILE of its service) or lower \
+                 connections_max"
+            ),
             BindError::ModelOrder { position } => {
                 write!(f, "the model at position {position} has another id")
             }
@@ -260,6 +288,12 @@ pub struct TransportCounters {
     pub link_received_bytes_total: AtomicU64,
     /// Bytes for serial ports.
     pub link_sent_bytes_total: AtomicU64,
+    /// Connections whose timers were looked at.
+    pub timer_looks_total: AtomicU64,
+    /// Slots taken back from payloads that came too slowly, for other requests.
+    pub slots_reclaimed_total: AtomicU64,
+    /// Connections closed before their hello, for others.
+    pub strangers_evicted_total: AtomicU64,
     /// Sleeps in the kernel.
     pub sleeps_total: AtomicU64,
     /// Answers that a worker sent by itself, whole or in part.
@@ -327,6 +361,7 @@ impl Server {
         check("in_flight_max", options.in_flight_max, IN_FLIGHT_PER_CONNECTION_MAX)?;
         check("the number of serial ports", options.serial.len().max(1), SERIAL_LISTENERS_MAX)?;
         check("the number of models", models.len(), MODELS_MAX)?;
+        check_descriptors(options.connections_max)?;
         for (position, model) in models.iter().enumerate() {
             check("the length of a model's name", model.name.len(), MODEL_NAME_LEN_MAX)?;
             if model.queue.id().0 as usize != position {
@@ -417,6 +452,17 @@ impl Drop for Server {
             let _ = thread.join();
         }
     }
+}
+
+/// Whether that many connections find descriptors, if nobody else takes them.
+fn check_descriptors(connections: usize) -> Result<(), BindError> {
+    let Some(max) = descriptors::limit() else { return Ok(()) };
+    let besides = DESCRIPTORS_BESIDES_CONNECTIONS + connections;
+    let needed = descriptors::open_count().unwrap_or(0) + besides as u64;
+    if needed > max {
+        return Err(BindError::Descriptors { connections, needed, max });
+    }
+    Ok(())
 }
 
 fn check(what: &'static str, value: usize, max: usize) -> Result<(), BindError> {

@@ -10,6 +10,7 @@ mod doors;
 mod encoded;
 mod ends;
 mod faults;
+mod pressure;
 mod python;
 mod serial;
 mod support;

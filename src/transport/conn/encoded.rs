@@ -150,6 +150,10 @@ impl Decoding {
     pub fn new(view: u8) -> Self {
         Decoding { view, tensor: 0, filled: 0, taken: 0 }
     }
+    /// Bytes of the payload taken so far.
+    pub fn taken(&self) -> usize {
+        self.taken
+    }
     /// Which view.
     pub fn view(&self) -> u8 {
         self.view

@@ -1,6 +1,7 @@
 //! What each request asks for, and what it is answered with.
 
-use super::encoded::{Decoding, View};
+use super::encoded::View;
+use super::slots::Due;
 use super::{Conn, Core, Incoming, Phase};
 use crate::limits::{AUTH_NONCE_BYTES, DIRECT_ANSWER_BYTES_MAX, TIMEOUT_US_MAX};
 use crate::queue::outlet::ANSWER_HEAD_BYTES;
@@ -18,8 +19,8 @@ use std::io;
 /// An inference whose payload is coming.
 #[derive(Debug)]
 pub(super) struct Coming {
-    id: RequestId,
-    model: ModelId,
+    pub id: RequestId,
+    pub model: ModelId,
     submit: Submit,
     /// Its number among the arrivals, where they are recorded.
     arrival: Option<u64>,
@@ -205,7 +206,7 @@ impl Conn {
         }
     }
 
-    /// Checks an inference's head, and takes a slot for its payload.
+    /// Checks an inference's head.
     pub(super) fn infer(
         &mut self,
         core: &mut Core,
@@ -266,49 +267,16 @@ impl Conn {
             queue.count_refusal(refusal.reason());
             return self.refusal(core, id, refusal);
         }
-        let lease = match queue.lease(rows) {
-            Ok(lease) => lease,
-            Err(refusal) => return self.refusal(core, id, refusal),
-        };
         let submit = Submit { timeout, priority, notify: Notify::Io, tag: 0 };
         let coming = Coming { id, model, submit, arrival };
-        self.fill(core, lease, coming, view, payload_len);
-    }
-
-    fn fill(
-        &mut self,
-        core: &mut Core,
-        mut lease: Lease,
-        coming: Coming,
-        view: Option<u8>,
-        payload_len: usize,
-    ) {
-        let rows = lease.rows();
-        let expected = match view {
-            Some(view) => self.views[view as usize].input_len(&lease),
-            None => lease.input_mut().len(),
-        };
-        if payload_len != expected {
-            lease.queue().count_refusal(RefusalReason::WrongPayloadLength);
-            let text = format_args!(
-                "{payload_len} bytes of payload; {rows} rows of this model are {expected}"
-            );
-            let ab = (payload_len as u64, expected as u64);
-            return self.error(core, Some(coming.id), ErrorCode::WrongPayloadLength, ab, text);
-        }
-        let decoding = view.map(Decoding::new);
-        if decoding.is_some() {
-            // It is decoded from the buffer.
-            self.long_payloads = false;
-        }
-        self.incoming = Incoming::Payload { lease, filled: 0, decoding, coming };
+        self.incoming = Incoming::Due(Due { coming, rows, view, payload_len, since: core.now });
     }
 
     /// Hands the request over whose payload is whole.
     pub(super) fn submit(&mut self, core: &mut Core, at: u16) {
         let incoming = std::mem::replace(&mut self.incoming, Incoming::Head);
-        let Incoming::Payload { mut lease, decoding, coming, .. } = incoming else { return };
-        let Coming { id, model, mut submit, arrival } = coming;
+        let Incoming::Payload { mut lease, decoding, due, .. } = incoming else { return };
+        let Coming { id, model, mut submit, arrival } = due.coming;
         if let (Some(arrivals), Some(arrival)) = (&core.arrivals, arrival) {
             arrivals.keep(arrival, model, lease.input_mut());
         }
@@ -371,7 +339,7 @@ impl Conn {
         Some(plug.at())
     }
 
-    fn refusal(&mut self, core: &Core, id: RequestId, refusal: Refusal) {
+    pub(super) fn refusal(&mut self, core: &Core, id: RequestId, refusal: Refusal) {
         let (code, a, b) = refusal_code(refusal);
         self.error(core, Some(id), code, (a as u64, b as u64), format_args!("{refusal}"));
     }

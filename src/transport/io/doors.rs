@@ -1,8 +1,10 @@
 //! Letting clients in, and turning them away.
 
-use super::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, CONNS, Io, SEND_BUFFER_BYTES};
+use super::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, CONNS, Io, SEND_BUFFER_BYTES, Way};
+use crate::queue::handover::Reclaimed;
 use crate::queue::outlet::Plug;
 use crate::sys::events::{Event, tell};
+use crate::sys::sync::Ordering;
 use crate::transport::link::Link;
 use crate::transport::{bump, conn, listen};
 use crate::wire::{self, ErrorCode, HEAD_BYTES_MAX, Reply};
@@ -53,11 +55,14 @@ impl Io {
                 self.turn_away(&Link::Bare(fd), ErrorCode::PeerNotAllowed, ab, text);
                 continue;
             }
-            let Some(at) = self.free.pop() else {
-                let ab = (self.conns.len() as u64, self.conns.len() as u64);
-                let text = "the server holds as many connections as it may";
-                self.turn_away(&Link::Bare(fd), ErrorCode::TooManyConnections, ab, text);
-                continue;
+            let way = if unix { Way::Unix } else { Way::Tcp };
+            let at = match self.place(way) {
+                Ok(at) => at,
+                Err(ab) => {
+                    let text = "the server holds as many connections as it may";
+                    self.turn_away(&Link::Bare(fd), ErrorCode::TooManyConnections, ab, text);
+                    continue;
+                }
             };
             if !unix {
                 let _ = sockopt::set_tcp_nodelay(&fd, true);
@@ -73,23 +78,55 @@ impl Io {
             }
             let wants_key = !unix && self.core.key.is_some();
             let plug = Plug::new(self.waker.outlets().clone(), at, fd);
-            self.admit(at, Link::Socket(plug), wants_key);
+            self.admit(at, Link::Socket(plug), way, wants_key);
         }
     }
 
-    pub(super) fn admit(&mut self, at: u16, link: Link, wants_key: bool) {
+    pub(super) fn admit(&mut self, at: u16, link: Link, way: Way, wants_key: bool) {
         let door = match &link {
             Link::Serial(_) => "a serial port",
             Link::Memory(_) => "this process",
             _ => "a socket",
         };
         tell(Event::ConnectionOpened { connection: at, door });
-        self.conns[at as usize].open(link, wants_key, &self.core);
+        let conn = &mut self.conns[at as usize];
+        conn.open(link, way, wants_key, &self.core);
+        self.timers.set(at, conn.next_timeout());
+        self.open[way as usize] += 1;
         let counters = &self.core.control.counters;
         bump(&counters.connections_total, 1);
         bump(&counters.connections_open, 1);
         self.high = self.high.max(at + 1);
         self.enqueue(at);
+    }
+
+    /// Closes a connection, or lets it close when the worker that is sending there has told.
+    pub(super) fn close(&mut self, at: u16) {
+        let conn = &mut self.conns[at as usize];
+        let Some(link) = &conn.link else { return };
+        if link.plug().is_some_and(|plug| plug.reclaim() == Reclaimed::Sending) {
+            // Closed when the worker has told.
+            conn.hung_up = true;
+            self.eager = true;
+            return;
+        }
+        match link.raw_fd() {
+            Some(raw) => {
+                let _ = self.poll.registry().deregister(&mut SourceFd(&raw));
+            }
+            None if matches!(link, Link::Serial(_)) => self.serial_closed(at),
+            None => self.memory.retain(|&other| other != at),
+        }
+        let conn = &mut self.conns[at as usize];
+        conn.close(&mut self.core);
+        self.open[conn.door as usize] -= 1;
+        tell(Event::ConnectionClosed { connection: at });
+        let open = &self.core.control.counters.connections_open;
+        open.store(open.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+        self.free.push(at);
+        while self.high > 0 && self.conns[self.high as usize - 1].link.is_none() {
+            self.high -= 1;
+        }
     }
 
     /// Says why, and closes.

@@ -1,6 +1,6 @@
 //! Serial ports in the loop: each carries at most one connection, which its link's session begins.
 
-use super::{CONNS, Io};
+use super::{CONNS, Io, Way};
 use crate::sys::events::{self, tell};
 use crate::transport::link::Link;
 use crate::transport::serial::{Serial, Turned};
@@ -84,7 +84,7 @@ impl Io {
         self.serial[i].conn = Some(at);
         let slowest = self.serial[i].byte_ns_max();
         let link = Link::Serial(self.serial[i].end.clone());
-        self.admit(at, link, false);
+        self.admit(at, link, Way::Serial, false);
         self.conns[at as usize].expect_slow_line(slowest);
     }
     /// Closes a port's connection, whose session is over.
