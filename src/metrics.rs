@@ -4,6 +4,8 @@
 //! read-modify-write); readers add the blocks up. Names follow Triton's, `nv_` replaced by
 //! `corelane_`.
 
+pub mod http;
+
 use crate::limits::BATCH_SIZES_MAX;
 use crate::queue::Failure;
 use crate::sys::sync::{AtomicU64, Ordering};
