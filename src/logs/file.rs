@@ -1,5 +1,6 @@
 //! The log file, written.
 
+use super::line::Wall;
 use super::table::{Head, Level, Table};
 use crate::limits::{LOG_FILE_BYTES_MIN, LOG_TEXT_BYTES_MAX};
 use crate::sys::clock;
@@ -8,6 +9,7 @@ use crate::units::Nanos;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// The first bytes of a log file, with the version of its layout.
@@ -252,12 +254,16 @@ impl LogFile {
 
 /// Makes the file and writes its head.
 fn begin(path: &Path, table: &Table) -> io::Result<(File, u64)> {
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+    // Names and errors in it are nobody else's business.
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    let Wall { unix, at } = Wall::now();
     let head = Head {
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
-        unix_s: clock::unix_seconds(),
-        at_ns: clock::now().0,
+        unix_s: unix.0 / 1_000_000_000,
+        unix_subsec_ns: (unix.0 % 1_000_000_000) as u32,
+        at_ns: at.0,
         events: table.entries().to_vec(),
     };
     let head = serde_json::to_vec(&head).map_err(io::Error::other)?;

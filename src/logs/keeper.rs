@@ -1,13 +1,17 @@
 //! Where lines go, and the thread that takes records out of the rings.
 
 use super::file::{Batch, LogFile};
-use super::line::{Body, Format, Line};
+use super::line::{Body, Format, Line, Wall};
+use super::panics::Panics;
+use super::printer::{self, Printer};
 use super::table::{Level, Table};
+use crate::limits::LOG_PRINT_PIECE_BYTES;
 use crate::sys::clock;
 use crate::sys::records::{self, Found, ThreadName};
 use crate::sys::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 use crate::units::Nanos;
-use std::sync::{Mutex, MutexGuard};
+use std::panic::PanicHookInfo;
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -20,6 +24,10 @@ const SLEEP: (Duration, Duration) = (Duration::from_millis(10), Duration::from_m
 pub struct Output {
     /// Prints lines, each with its end.
     print: fn(&str),
+    /// Who prints them from the start of a keeper on: until then, whoever has one does.
+    printer: OnceLock<Arc<Printer>>,
+    /// Panics that the keeper will tell.
+    panics: Panics,
     settings: Mutex<Settings>,
     /// Events that were taken out of the rings and can't be read; none, if all is well.
     unread_total: AtomicU64,
@@ -42,6 +50,8 @@ pub struct Counts {
     pub unwritten_total: u64,
     /// Records that can't be read.
     pub unread_total: u64,
+    /// Lines that were not printed, since nobody read fast enough.
+    pub unprinted_total: u64,
     /// Bytes of the log file; absent where there is none.
     pub file_bytes: Option<u64>,
 }
@@ -51,6 +61,8 @@ impl Output {
     pub const fn new(print: fn(&str)) -> Output {
         Output {
             print,
+            printer: OnceLock::new(),
+            panics: Panics::new(),
             settings: Mutex::new(Settings { format: Format::Text, file: None }),
             unread_total: AtomicU64::new(0),
         }
@@ -75,21 +87,76 @@ impl Output {
         self.settings().file = Some(file);
     }
 
+    /// Prints lines, each with its end. Waits for the reader only where there is no keeper yet.
+    fn deliver(&self, format: Format, lines: &str) {
+        match self.printer.get() {
+            Some(printer) => printer.print(format, lines),
+            None => (self.print)(lines),
+        }
+    }
+
+    /// Whether lines are printed by a thread of their own, so that [`say`](Self::say) and
+    /// [`message`](Self::message) wait for no reader. So from the start of a [`Keeper`] on.
+    pub fn is_kept(&self) -> bool {
+        self.printer.get().is_some()
+    }
+
+    /// Prints a line as it is.
+    pub fn say(&self, text: &str) {
+        let format = self.settings().format;
+        self.deliver(format, &format!("{text}\n"));
+    }
+
+    /// Waits until what was said is printed, for a reader who takes it, at most
+    /// [`PRINT_PATIENCE_MS_MAX`](crate::limits::PRINT_PATIENCE_MS_MAX) for each few kilobytes. Whether it
+    /// is.
+    pub fn flush(&self) -> bool {
+        self.printer.get().is_none_or(|printer| printer.finish())
+    }
+
+    /// Takes a panic of the calling thread, for the keeper to tell: for a panic hook, where
+    /// [`is_kept`](Self::is_kept). False: it is a panic of those who would tell it.
+    pub fn panicked(&self, panic: &PanicHookInfo<'_>) -> bool {
+        let thread = std::thread::current();
+        if matches!(thread.name(), Some(NAME | printer::NAME)) {
+            return false;
+        }
+        self.panics.note(panic);
+        true
+    }
+
     /// Takes a message of the calling thread.
     pub fn message(&self, level: Level, text: &str) {
-        let at = clock::now();
         let thread = std::thread::current();
-        let thread = thread.name().unwrap_or("?");
+        self.tell(clock::now(), level, thread.name().unwrap_or("?"), text);
+    }
+
+    fn tell(&self, at: Nanos, level: Level, thread: &str, text: &str) {
         let mut line = String::new();
         let mut settings = self.settings();
-        Line { at, level, thread, body: Body::Message(text) }.print(settings.format, &mut line);
+        let format = settings.format;
+        Line { at, level, thread, body: Body::Message(text) }.print(format, Wall::now(), &mut line);
         if let Some(file) = &mut settings.file {
             let mut batch = Batch::default();
             batch.message(at, level, thread, text);
             file.write(std::iter::empty(), &batch);
         }
         drop(settings);
-        (self.print)(&line);
+        self.deliver(format, &line);
+    }
+
+    fn tell_panics(&self) {
+        while let Some(note) = self.panics.take() {
+            let text = match note.times {
+                1 => note.text.as_str().to_owned(),
+                times => format!("{} ({times} times)", note.text),
+            };
+            self.tell(note.at, Level::Error, &note.thread, &text);
+        }
+        match self.panics.take_missed() {
+            0 => {}
+            missed => self.message(Level::Error, &format!("{missed} more panics")),
+        }
     }
 
     /// What was told and what was not.
@@ -101,12 +168,14 @@ impl Output {
             lost_total: totals.lost,
             unwritten_total: settings.file.as_ref().map_or(0, LogFile::unwritten_total),
             unread_total: self.unread_total.load(Ordering::Relaxed),
+            unprinted_total: self.printer.get().map_or(0, |printer| printer.lost_total()),
             file_bytes: settings.file.as_ref().map(LogFile::bytes),
         }
     }
 
     /// Takes all records out of the rings; how many there were.
     fn take(&self, table: &Table) -> usize {
+        self.tell_panics();
         let mut taken = Taken::default();
         records::drain(|thread, found| taken.add(thread, found));
         if taken.entries.is_empty() {
@@ -127,6 +196,7 @@ impl Output {
         let mut lines = String::new();
         let mut batch = Batch::default();
         let mut settings = self.settings();
+        let (format, wall) = (settings.format, Wall::now());
         let to_file = settings.file.is_some();
         for (at, entry) in &entries {
             let thread = &taken.threads[entry.thread];
@@ -141,7 +211,7 @@ impl Output {
                 }
                 (What::Record { from, to }, false) => match table.read(&taken.bytes[from..to]) {
                     Ok(told) => {
-                        Line::event(&thread.name, told).print(settings.format, &mut lines);
+                        Line::event(&thread.name, told).print(format, wall, &mut lines);
                     }
                     Err(_) => {
                         self.unread_total.fetch_add(1, Ordering::Relaxed);
@@ -149,7 +219,7 @@ impl Output {
                 },
                 (What::Lost(n), true) => batch.lost(thread.number, *at, n),
                 (What::Lost(n), false) => {
-                    Line::lost(&thread.name, *at, n).print(settings.format, &mut lines);
+                    Line::lost(&thread.name, *at, n).print(format, wall, &mut lines);
                 }
             }
         }
@@ -159,8 +229,14 @@ impl Output {
             file.write(taken.threads.iter(), &batch);
         }
         drop(settings);
-        if !lines.is_empty() {
-            (self.print)(&lines);
+        // In pieces, so that where there is room for some, some are printed.
+        let mut rest = lines.as_str();
+        while !rest.is_empty() {
+            let most = rest.floor_char_boundary(LOG_PRINT_PIECE_BYTES);
+            let end = rest[..most].rfind('\n').or_else(|| rest.find('\n'));
+            let (piece, after) = rest.split_at(end.map_or(rest.len(), |at| at + 1));
+            self.deliver(format, piece);
+            rest = after;
         }
         entries.len()
     }
@@ -204,9 +280,14 @@ impl Taken {
     }
 }
 
-/// The thread `cl-log`. Dropping it takes what is left in the rings, and ends it.
+/// The keeper's thread.
+const NAME: &str = "cl-log";
+
+/// The thread `cl-log`. Dropping it takes what is left in the rings, ends it, and waits for the reader of
+/// its lines as [`Output::flush`] does.
 #[derive(Debug)]
 pub struct Keeper {
+    output: &'static Output,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -217,9 +298,14 @@ impl Keeper {
     /// # Errors
     /// The system gives no thread.
     pub fn start(output: &'static Output, table: Table) -> std::io::Result<Keeper> {
+        if !output.is_kept() {
+            // Another keeper that starts at the same time sets one too; the loser's thread has nothing
+            // to do.
+            let _ = output.printer.set(Printer::start(output.print)?);
+        }
         let stop = Arc::new(AtomicBool::new(false));
         let theirs = stop.clone();
-        let thread = std::thread::Builder::new().name("cl-log".into()).spawn(move || {
+        let thread = std::thread::Builder::new().name(NAME.into()).spawn(move || {
             let mut sleep = SLEEP.0;
             // Acquire, with the release of the drop: what was told before it is then taken.
             while !theirs.load(Ordering::Acquire) {
@@ -231,7 +317,7 @@ impl Keeper {
             }
             output.take(&table);
         })?;
-        Ok(Keeper { stop, thread: Some(thread) })
+        Ok(Keeper { output, stop, thread: Some(thread) })
     }
 }
 
@@ -243,5 +329,6 @@ impl Drop for Keeper {
             // It ends by itself; a panic of it has been printed.
             let _ = thread.join();
         }
+        self.output.flush();
     }
 }

@@ -1,6 +1,7 @@
 //! A line of the log, as text or JSON.
 
 use super::table::{Level, Told};
+use crate::sys::clock;
 use crate::sys::events::Value;
 use crate::units::Nanos;
 use std::fmt::Write;
@@ -9,11 +10,50 @@ use std::str::FromStr;
 /// How lines are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Format {
-    /// Seconds, level, thread, text.
+    /// Wall-clock time (UTC), level, thread, text.
     #[default]
     Text,
     /// One JSON object a line.
     Json,
+}
+
+/// One moment by both clocks, so that instants of the monotonic one can be named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wall {
+    /// Nanoseconds since 1970.
+    pub unix: Nanos,
+    /// The monotonic clock at that moment.
+    pub at: Nanos,
+}
+
+impl Wall {
+    /// This moment.
+    pub fn now() -> Wall {
+        Wall { unix: clock::unix_now(), at: clock::now() }
+    }
+
+    /// Nanoseconds since 1970 at an instant of the monotonic clock.
+    pub fn unix_ns(self, at: Nanos) -> u64 {
+        self.unix.0.wrapping_add(at.0).wrapping_sub(self.at.0)
+    }
+}
+
+/// An instant as RFC 3339 has it, in UTC, to the microsecond.
+fn rfc3339(unix_ns: u64) -> String {
+    let (us, s) = (unix_ns % 1_000_000_000 / 1_000, unix_ns / 1_000_000_000);
+    let (days, s) = (s / 86_400, s % 86_400);
+    // Years begin in March, so that the leap day is the last of its year; 400 of them have 146,097 days.
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    // From March on, five months have 153 days.
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let year = era * 400 + year + next;
+    let (h, m, s) = (s / 3_600, s / 60 % 60, s % 60);
+    format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}.{us:06}Z")
 }
 
 impl FromStr for Format {
@@ -70,22 +110,23 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// Appends the line to `out`, with its end.
-    pub fn print(&self, format: Format, out: &mut String) {
+    /// Appends the line to `out`, with its end; `wall` says what time it was.
+    pub fn print(&self, format: Format, wall: Wall, out: &mut String) {
         let text = self.text();
+        let unix_ns = wall.unix_ns(self.at);
         // Writing to a string does not fail.
         let _ = match format {
             Format::Text => {
-                let (s, us) = (self.at.0 / 1_000_000_000, self.at.0 % 1_000_000_000 / 1_000);
-                writeln!(out, "{s}.{us:06} {:5} {}: {text}", self.level, self.thread)
+                writeln!(out, "{} {:5} {}: {text}", rfc3339(unix_ns), self.level, self.thread)
             }
-            Format::Json => writeln!(out, "{}", self.json(&text)),
+            Format::Json => writeln!(out, "{}", self.json(unix_ns, &text)),
         };
     }
 
-    fn json(&self, text: &str) -> serde_json::Value {
+    fn json(&self, unix_ns: u64, text: &str) -> serde_json::Value {
         let mut line = serde_json::json!({
             "at_ns": self.at.0,
+            "unix_ns": unix_ns,
             "level": self.level,
             "thread": self.thread,
             "text": text,

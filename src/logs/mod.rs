@@ -2,7 +2,9 @@
 //! printed as text or JSON lines, or kept in a file that [`Reader`] reads.
 //!
 //! A thread that serves puts records into a ring of its own ([`records`](crate::sys::records)); the
-//! thread `cl-log` ([`Keeper`]) takes them out, a few times a second, and does all the rest. A record
+//! thread `cl-log` ([`Keeper`]) takes them out, a few times a second, and does all the rest. Lines are
+//! printed by yet another thread, `cl-print`, since whoever reads them may be slow, or not read at all:
+//! nobody else waits for him, and lines for which there is no room meanwhile are counted as lost. A record
 //! is a defmt frame without further encoding:
 //!
 //! | bytes | what |
@@ -18,8 +20,8 @@
 //!
 //! # The file
 //! It begins with `corelog1` and a length (4 bytes) of a head in JSON: the program's `version`, its
-//! `pid`, the wall clock's `unix_s` and the monotonic clock's `at_ns` when the file was begun, and the
-//! table as `events`. Records follow, each with a head of 7 bytes: its kind, the number of a thread
+//! `pid`, the wall clock's `unix_s` and `unix_subsec_ns` and the monotonic clock's `at_ns` when the file was
+//! begun, and the table as `events`. Records follow, each with a head of 7 bytes: its kind, the number of a thread
 //! (4), its length (2).
 //!
 //! | kind | content |
@@ -34,6 +36,8 @@
 mod file;
 mod keeper;
 mod line;
+mod panics;
+mod printer;
 mod reader;
 mod table;
 #[cfg(test)]
@@ -41,7 +45,7 @@ mod tests;
 
 pub use file::{LogFile, LogFileError};
 pub use keeper::{Counts, Keeper, Output};
-pub use line::{Body, Format, Line};
+pub use line::{Body, Format, Line, Wall};
 pub use reader::{ReadError, Reader};
 pub use table::{Entry, Head, Level, RecordError, Table, TableError, Told};
 

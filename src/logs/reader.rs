@@ -1,7 +1,7 @@
 //! The log file, read.
 
 use super::file::{EVENT, LOST, MAGIC, MESSAGE, RECORD_HEAD_BYTES, THREAD};
-use super::line::{Body, Line};
+use super::line::{Body, Line, Wall};
 use super::table::{Head, Level, RecordError, Table, TableError};
 use crate::limits::LOG_HEAD_BYTES_MAX;
 use crate::units::Nanos;
@@ -141,6 +141,13 @@ impl<R: Read> Reader<R> {
     /// What the file says of itself.
     pub fn head(&self) -> &Head {
         &self.head
+    }
+
+    /// The moment in which the file was begun, by which its instants are named.
+    pub fn wall(&self) -> Wall {
+        let unix = self.head.unix_s.saturating_mul(1_000_000_000);
+        let unix = Nanos(unix.saturating_add(self.head.unix_subsec_ns.into()));
+        Wall { unix, at: Nanos(self.head.at_ns) }
     }
 
     /// The next line; `None` at the end.

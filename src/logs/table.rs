@@ -270,6 +270,9 @@ pub struct Head {
     pub pid: u32,
     /// Seconds since 1970 by the wall clock when the file was begun.
     pub unix_s: u64,
+    /// The rest of that second, in nanoseconds; 0 in files of versions that did not write it.
+    #[serde(default)]
+    pub unix_subsec_ns: u32,
     /// The monotonic clock at that moment, in nanoseconds.
     pub at_ns: u64,
     /// The events that may be in it.

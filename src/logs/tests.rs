@@ -78,7 +78,7 @@ fn read(bytes: &[u8]) -> (Vec<String>, Result<(), ReadError>) {
         match reader.next() {
             Ok(Some(line)) => {
                 let mut text = String::new();
-                line.print(Format::Text, &mut text);
+                line.print(Format::Text, Wall { unix: Nanos(0), at: Nanos(0) }, &mut text);
                 lines.push(text.trim_end().split_once(' ').unwrap().1.to_owned());
             }
             Ok(None) => return (lines, Ok(())),
@@ -128,29 +128,38 @@ fn lines_as_text_and_as_json() {
     let record = encoded(RAN, Nanos(12_345_678_901));
     let mut out = String::new();
     let line = Line::event("cl-worker-0", table.read(&record).unwrap());
-    line.print(Format::Text, &mut out);
-    line.print(Format::Json, &mut out);
-    Line::lost("cl-io", Nanos(1_000), 9).print(Format::Text, &mut out);
-    Line::lost("cl-io", Nanos(1_000), 9).print(Format::Json, &mut out);
+    // Ten seconds after the start of the machine it was 2024-02-29, 23:59:59 UTC.
+    let wall = Wall { unix: Nanos(1_709_251_199_000_000_000), at: Nanos(10_000_000_000) };
+    line.print(Format::Text, wall, &mut out);
+    line.print(Format::Json, wall, &mut out);
+    Line::lost("cl-io", Nanos(1_000), 9).print(Format::Text, wall, &mut out);
+    Line::lost("cl-io", Nanos(1_000), 9).print(Format::Json, wall, &mut out);
     let body = Body::Message("two\n\"lines\"");
-    Line { at: Nanos(0), level: Level::Info, thread: "main", body }.print(Format::Json, &mut out);
+    Line { at: Nanos(0), level: Level::Info, thread: "main", body }.print(
+        Format::Json,
+        wall,
+        &mut out,
+    );
     let lines: Vec<&str> = out.lines().collect();
     assert_eq!(
         lines[0],
-        "12.345678 DEBUG cl-worker-0: model 2: 4 rows of 3 requests, closed by idle, took 5000000000 ns"
+        "2024-03-01T00:00:01.345678Z DEBUG cl-worker-0: model 2: 4 rows of 3 requests, closed by idle, took 5000000000 ns"
     );
     let json: Vec<serde_json::Value> =
         [1, 3, 4].iter().map(|&n| serde_json::from_str(lines[n]).unwrap()).collect();
     assert_eq!(
         json[0],
         serde_json::json!({
-            "at_ns": 12_345_678_901u64, "level": "debug", "thread": "cl-worker-0",
+            "at_ns": 12_345_678_901u64, "unix_ns": 1_709_251_201_345_678_901u64, "level": "debug", "thread": "cl-worker-0",
             "event": "batch_ran", "model": 2, "rows": 4, "requests": 3, "reason": "idle",
             "ns": 5_000_000_000u64,
             "text": "model 2: 4 rows of 3 requests, closed by idle, took 5000000000 ns",
         })
     );
-    assert_eq!(lines[2], "0.000001 WARN  cl-io: 9 records before this were lost");
+    assert_eq!(
+        lines[2],
+        "2024-02-29T23:59:49.000001Z WARN  cl-io: 9 records before this were lost"
+    );
     assert_eq!((&json[1]["event"], &json[1]["records"]), (&"records_lost".into(), &9.into()));
     assert_eq!(json[2]["text"], "two\n\"lines\"");
 }
@@ -414,4 +423,115 @@ fn what_a_full_disk_does_not_take_is_counted() {
     assert_eq!(lines[0], "WARN  ?: 6 records before this were lost");
     assert!(lines[1].ends_with(": written"), "{lines:?}");
     assert_eq!(OUTPUT.counts().unwritten_total, 6);
+}
+
+#[test]
+fn instants_are_named_as_the_calendar_has_them() {
+    let named = |unix_s: u64| {
+        let mut out = String::new();
+        let wall = Wall { unix: Nanos(unix_s * 1_000_000_000), at: Nanos(5) };
+        Line::lost("t", Nanos(5), 1).print(Format::Text, wall, &mut out);
+        out.split_once(' ').unwrap().0.to_owned()
+    };
+    for (unix_s, text) in [
+        (0, "1970-01-01T00:00:00.000000Z"),
+        (951_782_400, "2000-02-29T00:00:00.000000Z"),
+        (951_868_799, "2000-02-29T23:59:59.000000Z"),
+        (951_868_800, "2000-03-01T00:00:00.000000Z"),
+        (1_735_689_599, "2024-12-31T23:59:59.000000Z"),
+        (1_767_225_600, "2026-01-01T00:00:00.000000Z"),
+        (4_107_542_400, "2100-03-01T00:00:00.000000Z"),
+    ] {
+        assert_eq!(named(unix_s), text);
+    }
+    // Day after day: each date is the one before it or its successor, in order as text.
+    let days: Vec<String> = (0..80_000).map(|day| named(day * 86_400)[..10].to_owned()).collect();
+    assert!(days.is_sorted_by(|a, b| a < b));
+    assert_eq!(days.iter().filter(|day| day.ends_with("-02-29")).count(), 54);
+}
+
+/// A reader who takes nothing until he is told to.
+static READS: (Mutex<bool>, std::sync::Condvar) = (Mutex::new(false), std::sync::Condvar::new());
+static TAKEN: Mutex<String> = Mutex::new(String::new());
+
+fn wait_and_take(lines: &str) {
+    let reads = READS.0.lock().unwrap();
+    drop(READS.1.wait_while(reads, |reads| !*reads).unwrap());
+    TAKEN.lock().unwrap().push_str(lines);
+}
+
+#[test]
+fn a_reader_who_takes_nothing_holds_nobody_and_what_is_lost_is_counted() {
+    let _turn = records::tests::turn();
+    static OUTPUT: Output = Output::new(wait_and_take);
+    let keeper = Keeper::start(&OUTPUT, table()).unwrap();
+    assert!(OUTPUT.is_kept());
+    let text = "x".repeat(1_000);
+    // Twice as much as there is room for. That this ends is the point.
+    let said = 2 * crate::limits::LOG_PRINT_BYTES_MAX / 1_000;
+    for _ in 0..said {
+        OUTPUT.message(Level::Info, &text);
+    }
+    let lost = OUTPUT.counts().unprinted_total;
+    assert!(lost > 0 && lost < said as u64, "{lost} of {said}");
+    on_thread("no-reader", || {
+        records::open(1 << 16);
+        for n in 0..1_000 {
+            tell(Event::ConnectionClosed { connection: n }, clock::now());
+        }
+    });
+    drop(keeper);
+    let lost = OUTPUT.counts().unprinted_total;
+    // He reads again: the next line says what is missing.
+    *READS.0.lock().unwrap() = true;
+    READS.1.notify_all();
+    assert!(OUTPUT.flush());
+    OUTPUT.say("the last words");
+    assert!(OUTPUT.flush());
+    assert_eq!(OUTPUT.counts().unprinted_total, lost);
+    let taken = TAKEN.lock().unwrap();
+    let lines: Vec<&str> = taken.lines().collect();
+    assert_eq!(lines.last(), Some(&"the last words"));
+    let told: u64 = lines
+        .iter()
+        .filter_map(|l| {
+            l.split_once("cl-print: ")?.1.strip_suffix(" records before this were lost")
+        })
+        .map(|n| n.parse::<u64>().unwrap())
+        .sum();
+    assert_eq!(told, lost);
+    let printed = lines.iter().filter(|l| l.ends_with('x') || l.ends_with(" closed")).count();
+    assert_eq!(printed as u64 + lost, said as u64 + 1_000);
+}
+
+#[test]
+fn panics_are_told_by_the_keeper_with_their_place() {
+    let _turn = records::tests::turn();
+    static OUTPUT: Output = Output::new(print);
+    let keeper = Keeper::start(&OUTPUT, table()).unwrap();
+    let report = std::sync::Arc::new(std::panic::take_hook());
+    let others = report.clone();
+    std::panic::set_hook(Box::new(move |panic| {
+        if std::thread::current().name().is_some_and(|name| name.starts_with("panics-")) {
+            assert!(OUTPUT.panicked(panic));
+        } else {
+            others(panic);
+        }
+    }));
+    let line = line!() + 4;
+    std::thread::scope(|s| {
+        for name in ["panics-a", "panics-b"] {
+            let spawn = std::thread::Builder::new().name(name.into());
+            let ended = spawn.spawn_scoped(s, || panic!("out of {}", "luck")).unwrap().join();
+            ended.unwrap_err();
+        }
+    });
+    std::panic::set_hook(Box::new(move |panic| report(panic)));
+    drop(keeper);
+    for name in ["panics-a", "panics-b"] {
+        let [said] = &printed(name)[..] else { panic!("{:?}", printed(name)) };
+        let place = format!("{}:{line}:", file!());
+        assert!(said.starts_with(&format!("ERROR {name}: panicked at {place}")), "{said}");
+        assert!(said.ends_with(": out of luck"), "{said}");
+    }
 }

@@ -336,6 +336,10 @@ impl StatsSnapshot {
             let help = "Log records of workers and I/O thread that found their ring full.";
             family("log_records_lost_total", "counter", help, vec![(String::new(), n)]);
         }
+        if let Some(n) = self.extra.get("log").and_then(|log| log["unprinted_total"].as_u64()) {
+            let help = "Log lines that were not printed, since nobody read fast enough.";
+            family("log_lines_lost_total", "counter", help, vec![(String::new(), n)]);
+        }
         if let Some(n) = self.hot_path_allocations_total {
             let _ = writeln!(
                 out,

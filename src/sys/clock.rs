@@ -31,5 +31,10 @@ fn read(clock: libc::clockid_t) -> Nanos {
 
 /// Seconds since 1970 by the wall clock, which may jump: to name a moment, never to measure.
 pub fn unix_seconds() -> u64 {
-    read(libc::CLOCK_REALTIME).0 / 1_000_000_000
+    unix_now().0 / 1_000_000_000
+}
+
+/// Nanoseconds since 1970 by the wall clock, which may jump: to name a moment, never to measure.
+pub fn unix_now() -> Nanos {
+    read(libc::CLOCK_REALTIME)
 }

@@ -2,6 +2,7 @@
 
 mod bad;
 mod board;
+mod faults;
 mod lab;
 mod logs;
 mod serve;

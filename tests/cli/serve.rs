@@ -16,7 +16,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What every server of these tests is started with: it must run beside its neighbours.
-const UNPINNED: [&str; 2] = ["--unpinned", "1"];
+pub const UNPINNED: [&str; 2] = ["--unpinned", "1"];
 
 #[test]
 fn readers_may_leave() {
@@ -520,7 +520,12 @@ fn a_second_signal_ends_it_at_once() {
     server.signal(Signal::INT);
     let ended = server.end();
     assert_eq!(ended.code, 6, "{ended:?}");
-    assert!(ended.err.contains("stopped by a second signal"), "{}", ended.err);
+    let last = &ended.json()[0];
+    assert_eq!((&last["drained"], &last["accepted"]), (&false.into(), &30.into()), "{last}");
+    let left = last["left"].as_u64().unwrap();
+    assert_eq!(last["answered"].as_u64().unwrap() + left, 30, "{last}");
+    let said = format!("stopped by a second signal, with {left} accepted requests without answer");
+    assert!(left > 0 && ended.err.contains(&said), "{}", ended.err);
 }
 
 #[test]

@@ -117,6 +117,10 @@ pub struct Server {
 }
 
 impl Server {
+    /// A server whose standard error nobody reads; the end of the pipe that could.
+    pub fn start_unread(args: &[&str]) -> (Server, std::process::ChildStderr) {
+        Server::spawn("serve", args, &[])
+    }
     pub fn start(args: &[&str]) -> Server {
         Server::start_by("serve", args, &[])
     }
@@ -129,31 +133,62 @@ impl Server {
         Server::start_by(command, args, &[])
     }
     fn start_by(command: &str, args: &[&str], environment: &[(&str, &str)]) -> Server {
-        let mut child = program()
-            .arg(command)
-            .args(args)
-            .envs(environment.iter().copied())
+        Server::read_along(Server::spawn(command, args, environment))
+    }
+    /// A server by any command.
+    pub fn start_command(command: &mut Command) -> Server {
+        Server::read_along(Server::spawn_command(command))
+    }
+    fn read_along(spawned: (Server, std::process::ChildStderr)) -> Server {
+        let (mut server, mut stderr) = spawned;
+        // Read as it comes: a full pipe would lose lines.
+        server.err = Some(std::thread::spawn(move || {
+            let mut err = String::new();
+            stderr.read_to_string(&mut err).unwrap();
+            err
+        }));
+        server
+    }
+    fn spawn(
+        command: &str,
+        args: &[&str],
+        environment: &[(&str, &str)],
+    ) -> (Server, std::process::ChildStderr) {
+        Server::spawn_command(program().arg(command).args(args).envs(environment.iter().copied()))
+    }
+    fn spawn_command(command: &mut Command) -> (Server, std::process::ChildStderr) {
+        let mut child = command
+            .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
         let out: Box<dyn Read + Send + Sync> = Box::new(child.stdout.take().unwrap());
         let mut out = BufReader::new(out);
-        // Read as it comes: a full pipe would hold the server.
         let mut stderr = child.stderr.take().unwrap();
-        let err = std::thread::spawn(move || {
-            let mut err = String::new();
-            stderr.read_to_string(&mut err).unwrap();
-            err
-        });
         let mut line = String::new();
         out.read_line(&mut line).unwrap();
         if line.is_empty() {
-            panic!("the server ended: {}", err.join().unwrap());
+            let mut err = String::new();
+            stderr.read_to_string(&mut err).unwrap();
+            panic!("the server ended: {err}");
         }
         let ready: Value = serde_json::from_str(&line).unwrap();
         assert_eq!(ready["ready"], true);
-        Server { child, out, err: Some(err), ready }
+        (Server { child, out, err: None, ready }, stderr)
+    }
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id() as i32).unwrap()
+    }
+    /// Its exit code, if it ends by itself within a time that only a hang exceeds.
+    pub fn ends(&mut self) -> Option<i32> {
+        for _ in 0..3_000 {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        None
     }
     /// Its address that begins so.
     pub fn address(&self, kind: &str) -> String {
@@ -162,14 +197,13 @@ impl Server {
         texts.into_iter().find(|a| a.starts_with(kind)).expect("the address").into()
     }
     pub fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.child.id() as i32).unwrap();
-        kill_process(pid, signal).unwrap();
+        kill_process(self.pid(), signal).unwrap();
     }
     /// Waits for its end: exit code, the lines that were left on standard output, standard error.
     pub fn end(mut self) -> Ran {
         let mut out = String::new();
         self.out.read_to_string(&mut out).unwrap();
-        let err = self.err.take().unwrap().join().unwrap();
+        let err = self.err.take().map(|err| err.join().unwrap()).unwrap_or_default();
         let code = self.child.wait().unwrap().code().expect("an exit code, not a signal");
         Ran { code, out, err }
     }

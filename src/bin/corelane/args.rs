@@ -431,6 +431,9 @@ pub struct RecordArgs {
     /// Where the trace goes when the server ends.
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
+    /// Overwrite --out.
+    #[arg(long)]
+    pub force: bool,
     /// The last so many arrivals are kept.
     #[arg(long, value_name = "N", default_value_t = corelane::limits::ARRIVALS_ENTRIES_DEFAULT as u32,
         value_parser = clap::value_parser!(u32).range(1..=corelane::limits::ARRIVALS_ENTRIES_MAX as i64))]

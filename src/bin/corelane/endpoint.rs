@@ -1,16 +1,13 @@
-//! The Prometheus endpoint: text over HTTP, on housekeeping threads.
+//! The Prometheus endpoint: its address.
 
 use crate::exit::{Code, Exit};
 use crate::serve::resolve;
+use corelane::metrics::http::Endpoint;
 use corelane::runtime::LocalClient;
-use std::net::SocketAddr;
-use tiny_http::{Header, Method, Response, Server};
+use std::net::TcpListener;
 
-/// The text format's own name.
-const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-
-/// Serves `GET /metrics` until the program ends; returns the address, with the port that was found.
-pub fn start(address: &str, non_loopback: bool, client: LocalClient) -> Result<SocketAddr, Exit> {
+/// Serves `GET /metrics` until it is dropped.
+pub fn start(address: &str, non_loopback: bool, client: LocalClient) -> Result<Endpoint, Exit> {
     let address = resolve(address)?;
     if !address.ip().is_loopback() && !non_loopback {
         let text = format!(
@@ -19,30 +16,8 @@ pub fn start(address: &str, non_loopback: bool, client: LocalClient) -> Result<S
         );
         return Err(Exit::new(Code::Config, text));
     }
-    let failed = |e: &dyn std::fmt::Display| {
-        Exit::new(Code::Unreachable, format_args!("metrics on {address}: {e}"))
-    };
-    let server = Server::http(address).map_err(|e| failed(&e))?;
-    let bound = server.server_addr().to_ip().unwrap_or(address);
-    let content_type = Header::from_bytes("Content-Type", CONTENT_TYPE)
-        .map_err(|()| failed(&"the header is not ASCII"))?;
-    std::thread::Builder::new()
-        .name("cl-metrics".into())
-        .spawn(move || {
-            for request in server.incoming_requests() {
-                let path = request.url().split('?').next().unwrap_or_default();
-                let response = match (request.method(), path) {
-                    (Method::Get | Method::Head, "/metrics") => {
-                        Response::from_string(client.stats().prometheus())
-                            .with_header(content_type.clone())
-                    }
-                    (_, "/metrics") => Response::from_string("only GET\n").with_status_code(405),
-                    _ => Response::from_string("see /metrics\n").with_status_code(404),
-                };
-                // A reader that went away is no reason to stop.
-                let _ = request.respond(response);
-            }
-        })
-        .map_err(|e| failed(&e))?;
-    Ok(bound)
+    let page = move || client.stats().prometheus();
+    TcpListener::bind(address)
+        .and_then(|listener| Endpoint::start(listener, page))
+        .map_err(|e| Exit::new(Code::Unreachable, format_args!("metrics on {address}: {e}")))
 }

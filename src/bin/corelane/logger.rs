@@ -28,6 +28,23 @@ impl Log for Forward {
     fn flush(&self) {}
 }
 
+/// Says why the program ends. Waits for the reader as [`Output::flush`] does, once the program has served.
+pub fn last_words(text: &str) {
+    OUTPUT.say(&format!("corelane: {text}"));
+    OUTPUT.flush();
+}
+
+/// Tells panics. Where the program serves, the thread that panicked must not wait for whoever reads
+/// standard error, least of all a worker that goes on: the thread `cl-log` tells it.
+pub fn tell_panics() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !(OUTPUT.is_kept() && OUTPUT.panicked(panic)) {
+            report(panic);
+        }
+    }));
+}
+
 /// Installs the logger.
 pub fn install(level: LevelFilter, format: Option<Format>) {
     OUTPUT.set_format(format.unwrap_or_default());

@@ -18,6 +18,7 @@ pub fn run(args: &LogsArgs) -> Outcome {
     let format = if args.json { Format::Json } else { Format::Text };
     let mut out = BufWriter::new(std::io::stdout().lock());
     let mut text = String::new();
+    let wall = reader.wall();
     let end = loop {
         let line = match reader.next() {
             Ok(Some(line)) => line,
@@ -28,7 +29,7 @@ pub fn run(args: &LogsArgs) -> Outcome {
             continue;
         }
         text.clear();
-        line.print(format, &mut text);
+        line.print(format, wall, &mut text);
         out.write_all(text.as_bytes()).unwrap_or_else(|error| out::end(&error));
     };
     out.flush().unwrap_or_else(|error| out::end(&error));

@@ -23,9 +23,12 @@ mod magika;
 mod models;
 mod out;
 mod progress;
+mod ready;
+mod record;
 mod saturate;
 mod serve;
 mod stats;
+mod stop;
 mod supervisor;
 mod target;
 mod tensors;
@@ -39,20 +42,8 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// A panic of a model is told in its answer (`model_failed`). Writing it on standard error too could hold
-/// the worker, for ever if nobody reads there.
-fn leave_panics_of_workers_to_answers() {
-    let report = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        let thread = std::thread::current();
-        if !thread.name().is_some_and(|name| name.starts_with("cl-worker-")) {
-            report(panic);
-        }
-    }));
-}
-
 fn main() -> ExitCode {
-    leave_panics_of_workers_to_answers();
+    logger::tell_panics();
     let cli = match args::Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -67,7 +58,7 @@ fn main() -> ExitCode {
     let outcome = match &cli.command {
         args::Command::Demo(args) => demo::run(args),
         args::Command::Serve(args) => serve::run(args, cli.log, cli.log_format),
-        args::Command::Record(args) => serve::record(args, cli.log, cli.log_format),
+        args::Command::Record(args) => record::run(args, cli.log, cli.log_format),
         args::Command::Infer(args) => infer::run(args),
         args::Command::Inspect(args) => inspect::run(args),
         args::Command::Stats(args) => stats::run(args),
@@ -85,7 +76,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::from(Code::Ok as u8),
         Err(exit) => {
             if !exit.message.is_empty() {
-                eprintln!("corelane: {}", exit.message);
+                logger::last_words(&exit.message);
             }
             ExitCode::from(exit.code as u8)
         }

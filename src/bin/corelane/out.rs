@@ -1,9 +1,12 @@
 //! Printing on standard output, whose reader may leave.
 
 use crate::exit::Code;
+use corelane::limits::PRINT_PATIENCE_MS_MAX;
 use corelane::sys::sync::{AtomicBool, Ordering};
 use std::fmt::Arguments;
 use std::io::{Error, ErrorKind, Write};
+use std::sync::mpsc;
+use std::time::Duration;
 
 /// Whether to go on without a reader.
 static SERVES: AtomicBool = AtomicBool::new(false);
@@ -14,10 +17,29 @@ pub fn outlive_the_reader() {
     SERVES.store(true, Ordering::Relaxed);
 }
 
-/// Prints, or ends the program as [`end`] does.
+/// Prints, or ends the program as [`end`] does. A server waits for a reader who takes nothing for
+/// [`PRINT_PATIENCE_MS_MAX`] only.
 pub fn print(text: Arguments<'_>) {
+    if SERVES.load(Ordering::Relaxed) {
+        return print_with_patience(text.to_string());
+    }
     if let Err(error) = std::io::stdout().lock().write_fmt(text) {
         end(&error);
+    }
+}
+
+/// Prints on a thread of its own, which may have to wait for ever.
+fn print_with_patience(text: String) {
+    let (done, printed) = mpsc::channel();
+    let thread = std::thread::Builder::new().name("cl-out".into());
+    let spawned = thread.spawn(move || {
+        let mut out = std::io::stdout().lock();
+        // A reader who left, or nobody who waits any more: as [`end`] has it.
+        let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        let _ = done.send(());
+    });
+    if spawned.is_ok() {
+        let _ = printed.recv_timeout(Duration::from_millis(PRINT_PATIENCE_MS_MAX));
     }
 }
 
