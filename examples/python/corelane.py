@@ -62,6 +62,10 @@ class ServerError(Exception):
         super().__init__("%s: %s" % (self.name, text))
 
 
+class _Closed(ConnectionError):
+    """The connection ended between two frames, or within one."""
+
+
 class ProtocolError(Exception):
     """The server sent something that the protocol does not allow."""
 
@@ -215,9 +219,7 @@ def connect(address, key=None, name="python", timeout=30.0):
     """Connects to "unix:PATH" or "tcp:HOST:PORT" and returns a Client."""
     kind, _, rest = address.partition(":")
     if kind == "unix":
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.settimeout(timeout)
-        sock.connect(rest)
+        sock = _connect_unix(rest, timeout)
     elif kind == "tcp":
         host, _, port = rest.rpartition(":")
         sock = socket.create_connection((host.strip("[]"), int(port)), timeout)
@@ -226,6 +228,25 @@ def connect(address, key=None, name="python", timeout=30.0):
         raise ValueError("%r is no address; write unix:PATH or tcp:HOST:PORT" % address)
     try:
         return Client(sock, key, name)
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _connect_unix(path, timeout):
+    """Where others wait to be let in, a Unix socket says so at once: it is asked again."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(timeout)
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            try:
+                sock.connect(path)
+                return sock
+            except BlockingIOError:
+                if end is not None and time.monotonic() >= end:
+                    raise TimeoutError("the server lets nobody in") from None
+                time.sleep(0.005)
     except BaseException:
         sock.close()
         raise
@@ -427,6 +448,9 @@ class Client:
         while data:
             try:
                 data = data[self._sock.send(data, socket.MSG_DONTWAIT):]
+            except (BrokenPipeError, ConnectionResetError):
+                self._last_words()
+                raise
             except BlockingIOError:
                 ready = select.select([self._sock], [self._sock], [], self._sock.gettimeout())
                 if not (ready[0] or ready[1]):
@@ -434,14 +458,38 @@ class Client:
                 if ready[0]:
                     more = self._sock.recv(65536)
                     if not more:
+                        self._last_words()
                         raise ConnectionError("the server closed the connection")
                     self._buffer += more
 
+    def _last_words(self):
+        """The connection is of no more use for sending; the server may have said why before it closed.
+        Raises that. Answers that came before are kept, for wait()."""
+        try:
+            while True:
+                more = self._sock.recv(65536)
+                if not more:
+                    break
+                self._buffer += more
+        except OSError:
+            pass
+        try:
+            while True:
+                number, reader, payload = self._frame()
+                if number == 9:
+                    raise ConnectionError("the server says goodbye")
+                self._done[reader.varint()] = (number, reader, payload)
+        except _Closed:
+            pass
+
     def _need(self, n):
         while len(self._buffer) < n:
-            data = self._sock.recv(max(n - len(self._buffer), 65536))
+            try:
+                data = self._sock.recv(max(n - len(self._buffer), 65536))
+            except ConnectionResetError:
+                data = b""
             if not data:
-                raise ConnectionError("the server closed the connection")
+                raise _Closed("the server closed the connection")
             self._buffer += data
 
     def _frame(self):

@@ -107,4 +107,133 @@ except ValueError:
 else:
     raise AssertionError("a key was wanted")
 
+
+
+# --- a server that refuses, closes and lets nobody in: played here ---
+
+import os
+import socket
+import tempfile
+import threading
+import time
+
+REFUSAL = bytes([4, 0]) + bytes([113 & 0x7F]) + bytes([3]) + b"out" + bytes([8, 8])
+
+
+def played(serve, use, backlog=1):
+    """Runs `use(address)` against `serve(listener)` on a thread."""
+    with tempfile.TemporaryDirectory() as scratch:
+        path = os.path.join(scratch, "s.sock")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            listener.bind(path)
+            listener.listen(backlog)
+            thread = threading.Thread(target=serve, args=(listener,))
+            thread.start()
+            use("unix:" + path)
+            thread.join()
+
+
+def frame(header, payload=b""):
+    return struct.pack("<BBHI", 0xC1, len(header), 0, len(payload)) + header + payload
+
+
+def hello(sock):
+    sock.recv(4096)
+    sock.sendall(frame(bytes([0, 2]) + b"\x80\x80\x80\x20" + b"\x80\x02" + b"\1"))
+
+
+closed = threading.Event()
+
+
+def turns_away(listener):
+    """Refuses whoever comes, and is gone before the hello is sent."""
+    sock, _ = listener.accept()
+    sock.sendall(frame(REFUSAL))
+    sock.close()
+    closed.set()
+
+
+def is_turned_away(address):
+    real = corelane.Client._write
+
+    def late(self, *args):
+        assert closed.wait(30)
+        return real(self, *args)
+
+    corelane.Client._write = late
+    try:
+        error = fails("too_many_connections", lambda: corelane.connect(address))
+    finally:
+        corelane.Client._write = real
+    assert (error.text, error.a, error.b) == ("out", 8, 8)
+
+
+def closes_in_mid_request(listener):
+    """Answers a ping, refuses in the middle of a long payload, and closes without reading it."""
+    sock, _ = listener.accept()
+    hello(sock)
+    sock.recv(1000)
+    sock.sendall(frame(bytes([6, 77])) + frame(REFUSAL))
+    sock.close()
+
+
+def is_told_in_mid_request(address):
+    client = corelane.connect(address)
+    model = type("Model", (), {"id": 0})
+    error = fails("too_many_connections", lambda: client.submit(model, bytes(4_000_000)))
+    assert error.text == "out"
+    assert 77 in client._done, "what came before is kept"
+    client.close()
+
+
+def lets_one_in(listener):
+    """Its backlog is full for a while."""
+    assert refused.wait(30)
+    held = []
+    while len(held) < waiting + 1:
+        sock, _ = listener.accept()
+        held.append(sock)
+    hello(held[-1])
+    assert held[-1].recv(1) == b""
+
+
+refused, waiting = threading.Event(), 0
+
+
+def waits_to_be_let_in(address):
+    global waiting
+    path, ahead = address[5:], []
+    while True:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        try:
+            sock.connect(path)
+        except BlockingIOError:
+            break
+        ahead.append(sock)
+    waiting = len(ahead)
+    try:
+        corelane.connect(address, timeout=0.02)
+        raise AssertionError("nobody was to be let in")
+    except TimeoutError:
+        pass
+    real = time.sleep
+
+    def notices(seconds):
+        refused.set()
+        real(seconds)
+
+    time.sleep = notices
+    try:
+        corelane.connect(address).close()
+    finally:
+        time.sleep = real
+    for sock in ahead:
+        sock.close()
+
+
+played(turns_away, is_turned_away)
+played(closes_in_mid_request, is_told_in_mid_request)
+played(lets_one_in, waits_to_be_let_in, backlog=0)
+
 print("all is well")
