@@ -1,8 +1,11 @@
 # Builds and installs corelane as C programs know it: libraries, headers, files for pkg-config and
 # CMake, and the command. Everything else is cargo's.
 #
-#   make lib                        the C library, in target/release
+#   make                            the C library and the command, in target/release
 #   make install DESTDIR=... PREFIX=/usr
+#                                   copies what was built, and builds nothing: so it needs no Rust, and
+#                                   as root nothing is compiled as root (sudo make install, then
+#                                   ldconfig where LIBDIR is one that the loader looks in)
 #   make deb                        a Debian package (cargo install cargo-deb --locked)
 #
 # TARGET=aarch64-unknown-linux-gnu builds for another machine; its linker is set as cargo wants it
@@ -27,7 +30,10 @@ target_dir := $(or $(CARGO_TARGET_DIR),target)
 out := $(target_dir)/$(if $(TARGET),$(TARGET)/)release
 cargo_flags := --release --locked $(if $(TARGET),--target $(TARGET))
 
-.PHONY: all lib bin install install-lib install-bin uninstall deb
+# Goals that are named together are made one after the other; cargo uses all cores by itself.
+.NOTPARALLEL:
+
+.PHONY: all lib bin built-lib built-bin install install-lib install-bin uninstall deb
 
 all: lib bin
 
@@ -40,9 +46,21 @@ lib:
 bin:
 	$(CARGO) build $(cargo_flags) --bin corelane
 
-install: install-lib install-bin
+# Says what is to be built first.
+built = @test -e '$(1)' || { \
+	echo "$(1) is not there: run \`make $(2)\` first, as the user who builds" >&2; exit 1; }
 
-install-lib: lib
+built-lib:
+	$(call built,$(out)/libcorelane.a,lib)
+	$(call built,$(out)/libcorelane.so,lib)
+
+built-bin:
+	$(call built,$(out)/corelane,bin)
+
+install: built-lib built-bin install-lib install-bin
+	@[ -n '$(DESTDIR)' ] || echo 'installed; run ldconfig if programs do not find the library'
+
+install-lib: built-lib
 	$(INSTALL) -d '$(DESTDIR)$(INCLUDEDIR)' '$(DESTDIR)$(LIBDIR)/pkgconfig' \
 		'$(DESTDIR)$(LIBDIR)/cmake/corelane'
 	$(INSTALL) -m 644 include/corelane.h include/corelane.hpp '$(DESTDIR)$(INCLUDEDIR)'
@@ -60,7 +78,7 @@ install-lib: lib
 	sed -e 's|@VERSION@|$(version)|' packaging/corelane-config-version.cmake.in \
 		> '$(DESTDIR)$(LIBDIR)/cmake/corelane/corelane-config-version.cmake'
 
-install-bin: bin
+install-bin: built-bin
 	$(INSTALL) -d '$(DESTDIR)$(BINDIR)'
 	$(INSTALL) -m 755 '$(out)/corelane' '$(DESTDIR)$(BINDIR)'
 	$(STRIP) '$(DESTDIR)$(BINDIR)/corelane'
@@ -75,6 +93,6 @@ uninstall:
 # Two packages: the command with its service, and what C programs are built with.
 deb:
 	rm -rf target/deb
-	$(MAKE) install DESTDIR='$(CURDIR)/target/deb' PREFIX=/usr
+	$(MAKE) all install DESTDIR='$(CURDIR)/target/deb' PREFIX=/usr
 	$(CARGO) deb --locked --no-build --no-strip $(if $(TARGET),--target $(TARGET))
 	$(CARGO) deb --locked --no-build --no-strip $(if $(TARGET),--target $(TARGET)) --variant dev

@@ -31,7 +31,7 @@
 //!
 //! # C
 //! ```console
-//! make lib
+//! make
 //! make install PREFIX=/usr DESTDIR=/path/to/sysroot
 //! cc -o embed embed.c $(pkg-config --cflags --libs corelane)
 //! ```
