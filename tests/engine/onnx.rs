@@ -85,21 +85,21 @@ pub fn with_int(node: Message, name: &str, value: u64) -> Message {
 
 /// A constant of 64-bit integers.
 pub fn integers(name: &str, shape: &[u64], values: &[i64]) -> Message {
-    constant(name, 7, shape, values.iter().flat_map(|v| v.to_le_bytes()).collect())
+    constant(name, 7, shape, values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>())
 }
 
 /// A constant of floats.
 pub fn floats(name: &str, shape: &[u64], values: &[f32]) -> Message {
-    constant(name, 1, shape, values.iter().flat_map(|v| v.to_le_bytes()).collect())
+    constant(name, 1, shape, values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>())
 }
 
-/// A node that makes a constant of an element type, as ONNX numbers them.
-pub fn constant(name: &str, elem_type: u64, shape: &[u64], bytes: Vec<u8>) -> Message {
+/// A node that makes a constant of an element type, as ONNX numbers them, from its elements' bytes.
+pub fn constant(name: &str, elem_type: u64, shape: &[u64], elements: impl AsRef<[u8]>) -> Message {
     let mut tensor = Message::default();
     for &len in shape {
         tensor = tensor.int(1, len);
     }
-    let tensor = tensor.int(2, elem_type).bytes(9, bytes);
+    let tensor = tensor.int(2, elem_type).bytes(9, elements);
     let attribute = Message::default().bytes(1, "value").bytes(5, tensor).int(20, 4);
     Message::default().bytes(2, name).bytes(3, name).bytes(4, "Constant").bytes(5, attribute)
 }
@@ -139,15 +139,4 @@ pub fn with_float(node: Message, name: &str, value: f32) -> Message {
     attribute.varint(2 << 3 | 5);
     attribute.0.extend_from_slice(&value.to_le_bytes());
     node.bytes(5, attribute.int(20, 1))
-}
-
-/// A node that makes a constant, from its elements' bytes.
-pub fn constant(name: &str, elem_type: u64, shape: &[u64], elements: &[u8]) -> Message {
-    let mut tensor = Message::default();
-    for &len in shape {
-        tensor = tensor.int(1, len);
-    }
-    let tensor = tensor.int(2, elem_type).bytes(9, elements);
-    let attribute = Message::default().bytes(1, "value").bytes(5, tensor).int(20, 4);
-    node("Constant", &[], name).bytes(5, attribute)
 }

@@ -310,7 +310,12 @@ fn a_model_that_mixes_some_values_is_served_unbatched_unless_asserted() {
 /// A constant that differs from row to row, at one batch size by chance: no batch.
 #[test]
 fn a_constant_for_each_row_is_no_batch() {
-    let each = constant("c", 1, &[2, 4], weights(8).iter().flat_map(|v| v.to_le_bytes()).collect());
+    let each = constant(
+        "c",
+        1,
+        &[2, 4],
+        weights(8).iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>(),
+    );
     let case = case("a constant", &[4], [each, n("Add", &["x", "c"], "y")], "y");
     for kind in [EngineKind::Plan, EngineKind::Tract] {
         let Ok(engine) = load(kind, &bytes(&case), &[1, 2]) else { continue };
