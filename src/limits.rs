@@ -198,7 +198,7 @@ pub const LOG_PRINT_BYTES_MAX: usize = 256 * 1024;
 /// Bytes that are printed at once, in whole lines.
 pub const LOG_PRINT_PIECE_BYTES: usize = 4 * 1024;
 /// How long a program that ends waits for a reader who takes nothing, in milliseconds.
-pub const PRINT_PATIENCE_MS_MAX: u64 = 2_000;
+pub const PRINT_PATIENCE_MS_MAX: u64 = 5_000;
 /// Panics that wait to be told.
 pub const PANICS_NOTED_MAX: usize = 8;
 /// Longest text of a panic that is told, with its place, in bytes; it is cut there.

@@ -220,7 +220,9 @@ fn recorded_payloads_are_sent_again() {
     // A recording without payloads leaves none of an earlier one beside it.
     let socket = scratch.path("s.sock");
     let serve = ["--out", &trace, "--model", &model, "--unix", &socket, "--unpinned", "1"];
-    Server::start_as("record", &serve).stop().ok();
+    let refused = run(&[&["record"][..], &serve].concat());
+    refused.says(2, "first is there already; --force overwrites it");
+    Server::start_as("record", &[&serve[..], &["--force"]].concat()).stop().ok();
     assert!(!Path::new(&format!("{trace}.payloads")).exists());
 }
 
