@@ -26,7 +26,7 @@
 //! | `config` | `corelane.toml` | the settings of those it configures |
 //! | `transport` | sockets and serial ports, one event-driven I/O thread | [`wire`], `queue` |
 //! | `worker` | the pinned loop: close a batch, run it, answer | `queue`, `batch`, `engine`, `metrics` |
-//! | `metrics` | counters and histograms with fixed memory | `queue`'s vocabulary |
+//! | `metrics` | counters and histograms with fixed memory; a page of them over HTTP | `queue`'s vocabulary |
 //! | `logs` | records of what threads tell: decoded, printed, kept in a file | `sys` |
 //! | `model` | manifest, files, goldens, signature | `engine` |
 //! | `engine` | a loaded model: `plan`, `tract`, `ort`, `fake` | `model`'s signature, `sys` |

@@ -11,6 +11,7 @@ use super::run::{Load, Run, Series};
 use super::sample::Spread;
 use crate::toml_errors::{Document, Table, TomlError};
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// Largest p-value that is called a change: at five repeats a side, all but one pair must be apart.
@@ -372,6 +373,26 @@ pub struct Rule {
     pub max_percent: f64,
 }
 
+/// A rule of a gate is about a metric that neither run has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownMetric {
+    /// The gate's file.
+    pub file: String,
+    /// The metric that it names.
+    pub metric: String,
+    /// Those that the runs have.
+    pub known: Vec<String>,
+}
+
+impl fmt::Display for UnknownMetric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let UnknownMetric { file, metric, known } = self;
+        write!(f, "{file}: no run has the metric {metric:?}; there are {}", known.join(", "))
+    }
+}
+
+impl std::error::Error for UnknownMetric {}
+
 /// Rules that a comparison must keep.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Gate {
@@ -411,6 +432,24 @@ impl Gate {
             return Err(root.missing("latency_p99"));
         }
         Ok(gate)
+    }
+
+    /// Whether every rule is about a metric that the runs have; `file` is the gate's name.
+    ///
+    /// # Errors
+    /// One is not, most likely by a slip: with the metric that was most likely meant.
+    pub fn check(&self, file: &str, comparison: &Comparison) -> Result<(), UnknownMetric> {
+        let known = |metric: &str| {
+            let rule = Rule { series: None, metric: metric.into(), max_percent: 0.0 };
+            comparison.changes.iter().any(|c| rule.is_about(c))
+        };
+        let Some(rule) = self.rules.iter().find(|rule| !known(&rule.metric)) else { return Ok(()) };
+        let all: BTreeSet<&str> = comparison.changes.iter().map(|c| c.metric.as_str()).collect();
+        Err(UnknownMetric {
+            file: file.into(),
+            metric: rule.metric.clone(),
+            known: all.into_iter().map(str::to_owned).collect(),
+        })
     }
 
     /// What breaks the rules, in sentences; empty if nothing does.

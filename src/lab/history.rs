@@ -8,13 +8,15 @@ use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Runs of one directory, oldest first.
+/// Runs of one directory with their folders' names, oldest first.
 #[derive(Debug)]
-pub struct History(Vec<Run>);
+pub struct History(Vec<(String, Run)>);
 
 /// A metric of one series in one run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
+    /// The run's folder.
+    pub folder: String,
     /// The run's label, or its number.
     pub label: String,
     /// The series.
@@ -35,8 +37,9 @@ impl History {
         let mut runs = Vec::new();
         for entry in std::fs::read_dir(dir).map_err(io)? {
             let path = entry.map_err(io)?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             match folder::read(&path) {
-                Ok(run) => runs.push(run),
+                Ok(run) => runs.push((name, run)),
                 Err(FolderError::NotARun { .. } | FolderError::Schema { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -45,7 +48,9 @@ impl History {
             let why = format!("there is no folder of a run (schema {SCHEMA}) in it");
             return Err(FolderError::NotARun { path: dir.into(), why });
         }
-        runs.sort_by(|a, b| (a.started_unix_s, &a.label).cmp(&(b.started_unix_s, &b.label)));
+        runs.sort_by(|(one, a), (other, b)| {
+            (a.started_unix_s, &a.label, one).cmp(&(b.started_unix_s, &b.label, other))
+        });
         Ok(History(runs))
     }
 
@@ -56,18 +61,20 @@ impl History {
 
     /// Names of the metrics.
     pub fn metrics(&self) -> Vec<String> {
-        let all = self.0.iter().flat_map(|r| &r.series).flat_map(|s| s.summary.keys().cloned());
+        let all =
+            self.0.iter().flat_map(|(_, r)| &r.series).flat_map(|s| s.summary.keys().cloned());
         all.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// A metric, run by run.
     pub fn of(&self, metric: &str) -> Vec<Row> {
         let mut rows = Vec::new();
-        for (n, run) in self.0.iter().enumerate() {
+        for (n, (folder, run)) in self.0.iter().enumerate() {
             let label = if run.label.is_empty() { (n + 1).to_string() } else { run.label.clone() };
             for series in &run.series {
                 if let Some(spread) = series.summary.get(metric) {
                     rows.push(Row {
+                        folder: folder.clone(),
                         label: label.clone(),
                         series: series.name.clone(),
                         spread: *spread,
@@ -85,7 +92,11 @@ impl History {
         let names: BTreeSet<&str> = rows.iter().map(|r| r.series.as_str()).collect();
         // Two runs may have the same label; each has a place of its own.
         let places: Vec<String> = (self.0.iter().enumerate())
-            .map(|(n, r)| if r.label.is_empty() { (n + 1).to_string() } else { r.label.clone() })
+            .map(
+                |(n, (_, r))| {
+                    if r.label.is_empty() { (n + 1).to_string() } else { r.label.clone() }
+                },
+            )
             .collect();
         let data: Vec<_> = names
             .iter()

@@ -4,8 +4,8 @@
 //! answers keep up with the schedule, and the latency does not grow from the first part of the probe
 //! to the last, as it does when a queue builds up. The search first rises by doubling, then halves the
 //! interval between the highest rate that held and the lowest that did not, until these are near. A
-//! probe whose generator did not keep its schedule decides nothing: the search stops there and says
-//! so.
+//! probe whose generator did not keep its schedule decides nothing about the target: the search goes on
+//! below it, and ends early if that is where the answer would be.
 
 use super::run::{Repeat, Severity};
 use super::watch::Detail;
@@ -129,24 +129,33 @@ pub fn search<E>(
         ended_early: None,
     };
     let mut rate = first_per_s.min(rate_max_per_s);
+    // The lowest rate at which the generator did not keep its schedule, and why.
+    let mut undecided: Option<(f64, String)> = None;
     while out.probes.len() < PROBES_MAX {
         let probed = probe(rate)?;
         let (held, valid) = (probed.held, probed.valid);
         let why = probed.why.clone();
         out.probes.push(probed);
         if !valid {
-            let why = why.unwrap_or_default();
-            out.ended_early = Some(format!("at {rate:.0} requests/s: {why}"));
-            return Ok(out);
-        }
-        if held {
+            undecided = Some((rate, why.unwrap_or_default()));
+        } else if held {
             out.rate_per_s = Some(out.rate_per_s.map_or(rate, |r: f64| r.max(rate)));
         } else {
             out.beyond_per_s = Some(out.beyond_per_s.map_or(rate, |r: f64| r.min(rate)));
         }
-        rate = match (out.rate_per_s, out.beyond_per_s) {
+        // Where the search may go on: nothing is known from there up, or it does not hold.
+        let known = out.beyond_per_s.unwrap_or(f64::INFINITY);
+        let high = undecided.as_ref().map_or(known, |(rate, _)| rate.min(known));
+        let is_undecided = high < known;
+        let stop = |out: &mut Saturation| {
+            if let Some((rate, why)) = undecided.as_ref().filter(|_| is_undecided) {
+                out.ended_early = Some(format!("at {rate:.0} requests/s: {why}"));
+            }
+        };
+        rate = match (out.rate_per_s, Some(high).filter(|high| high.is_finite())) {
             (Some(low), Some(high)) => {
                 if high / low <= 1.0 + NEAR_PERCENT / 100.0 {
+                    stop(&mut out);
                     return Ok(out);
                 }
                 // Rates are compared by their ratio.
@@ -159,6 +168,7 @@ pub fn search<E>(
             (Some(low), None) => (low * 2.0).min(rate_max_per_s),
             (None, Some(high)) if high < first_per_s / 1000.0 => {
                 out.ended_early = Some("no rate holds the bound".into());
+                stop(&mut out);
                 return Ok(out);
             }
             (None, Some(high)) => high / 2.0,

@@ -215,8 +215,8 @@ fn of_machine(around: &Around, machine: &Machine) -> Vec<Finding> {
     found
 }
 
-/// Puts the findings of all repeats together, each once, worst first, and says whether the run is
-/// valid.
+/// Puts the findings of all repeats together, each once with all repeats that have it, worst first, and
+/// says whether the run is valid.
 pub fn judge(run: &mut Run) {
     let mut all: Vec<Finding> = std::mem::take(&mut run.findings);
     for series in &run.series {
@@ -224,6 +224,7 @@ pub fn judge(run: &mut Run) {
             for finding in &repeat.findings {
                 if !all.iter().any(|f| f.id == finding.id && f.severity >= finding.severity) {
                     let text = format!("{}, repeat {}: {}", series.name, n + 1, finding.text);
+                    let text = format!("{text}{}", others(run, finding, (&series.name, n)));
                     all.push(Finding { text, ..finding.clone() });
                 }
             }
@@ -232,6 +233,23 @@ pub fn judge(run: &mut Run) {
     all.sort_by_key(|f| std::cmp::Reverse(f.severity));
     run.valid = all.iter().all(|f| f.severity < Severity::Invalid);
     run.findings = all;
+}
+
+/// Which other repeats have the same finding.
+fn others(run: &Run, finding: &Finding, (name, repeat): (&str, usize)) -> String {
+    let mut others = Vec::new();
+    for series in &run.series {
+        let same = |f: &Finding| f.id == finding.id && f.severity == finding.severity;
+        let repeats = series.repeats.iter().enumerate();
+        let numbers: Vec<String> = repeats
+            .filter(|(n, r)| (series.name != name || *n != repeat) && r.findings.iter().any(same))
+            .map(|(n, _)| (n + 1).to_string())
+            .collect();
+        if !numbers.is_empty() {
+            others.push(format!("{}, repeat {}", series.name, numbers.join(", ")));
+        }
+    }
+    if others.is_empty() { String::new() } else { format!(" (also {})", others.join("; ")) }
 }
 
 #[cfg(test)]

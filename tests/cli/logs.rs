@@ -33,7 +33,10 @@ fn messages_are_printed_as_asked() {
     let (mlp, socket) = (model("mlp"), scratch.path("s.sock"));
     let args = ["--model", &mlp, "--unix", &socket, "--unpinned", "1", "--log", "info"];
     let text = Server::start(&args).stop().ok().err;
-    assert!(text.lines().any(|l| l.contains(" INFO  main: ready on unix:")), "{text}");
+    let line = text.lines().find(|l| l.contains(" INFO  main: ready on unix:"));
+    let (time, _) = line.unwrap_or_else(|| panic!("{text}")).split_once(' ').unwrap();
+    // To the microsecond, in UTC.
+    assert!(time.starts_with("20") && time.ends_with('Z') && time.len() == 27, "{time}");
     let json = Server::start(&[&args[..], &["--log-format", "json"]].concat()).stop().ok().err;
     let ready: Vec<Value> = lines(&json)
         .into_iter()
@@ -41,7 +44,7 @@ fn messages_are_printed_as_asked() {
         .collect();
     assert_eq!(ready.len(), 1, "{json}");
     assert_eq!((&ready[0]["level"], &ready[0]["thread"]), (&"info".into(), &"main".into()));
-    assert!(ready[0]["at_ns"].is_u64());
+    assert!(ready[0]["at_ns"].is_u64() && ready[0]["unix_ns"].is_u64());
     run(&["serve", "--model", &mlp, "--unix", &socket, "--log-format", "xml"])
         .says(2, "\"xml\" is no format; choose text or json");
 }

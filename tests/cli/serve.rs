@@ -94,6 +94,23 @@ fn a_server_answers_on_both_transports_and_tells_its_state() {
 }
 
 #[test]
+fn labels_are_told_of_served_models_too() {
+    let scratch = Scratch::new();
+    let (magika, socket) = (model("magika"), scratch.path("s.sock"));
+    let server = Server::start(&[&["--model", &magika, "--unix", &socket][..], &UNPINNED].concat());
+    let (address, input) = (server.address("unix"), format!("{magika}/golden/input_0.npy"));
+    let infer =
+        |labels: &str| run(&["infer", "magika", &input, "--connect", &address, "--labels", labels]);
+    // By the model's directory, or by a file.
+    for labels in [magika.clone(), format!("{magika}/labels.txt")] {
+        assert!(infer(&labels).ok().out.contains("row 0: python 0.9"), "{labels}");
+    }
+    infer("/nowhere/labels").says(2, "the labels /nowhere/labels: ");
+    infer(&scratch.write("empty", "")).says(2, "there must be labels");
+    server.stop().ok();
+}
+
+#[test]
 fn float_tensors_travel_encoded_where_that_is_asked_for() {
     let scratch = Scratch::new();
     let (mlp, socket) = (model("mlp"), scratch.path("s.sock"));

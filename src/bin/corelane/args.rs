@@ -231,6 +231,10 @@ pub struct InferArgs {
     /// An input by name.
     #[arg(long = "input", value_name = "NAME=FILE.npy", value_parser = parse_named)]
     pub named: Vec<(String, PathBuf)>,
+    /// Class names to print: of the model in this directory, or of a file with one a line. Default: those
+    /// of a model in this process; a server does not send them.
+    #[arg(long, value_name = "DIR|FILE")]
+    pub labels: Option<PathBuf>,
     /// Let a float32 input or output of a served model travel as f16, or as i8:SCALE:ZERO, where each
     /// byte stands for (byte - ZERO) * SCALE (may be repeated).
     #[arg(long = "encoding", value_name = "NAME=ENCODING", value_parser = parse_encoding, requires = "connect")]
@@ -428,7 +432,8 @@ pub struct BenchTargetArgs {
 /// Arguments of `record`.
 #[derive(Debug, Args)]
 pub struct RecordArgs {
-    /// Where the trace goes when the server ends.
+    /// Where the trace goes when the server ends. It holds whatever arrived, a load generator's warm-up
+    /// too (`load --warmup-ms 0` sends none).
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
     /// Overwrite --out.
@@ -460,12 +465,12 @@ pub struct LoadArgs {
     /// Default: poisson.
     #[arg(long, value_name = "PROFILE", conflicts_with_all = ["concurrency", "scenario"])]
     pub profile: Vec<String>,
-    /// Mean requests per second.
-    #[arg(long, value_name = "N", default_value_t = 100.0)]
-    pub rate: f64,
-    /// Seconds of each repeat.
-    #[arg(long, value_name = "S", default_value_t = 10.0)]
-    pub duration: f64,
+    /// Mean requests per second; default: 100. Not of ramp and replay, which have rates of their own.
+    #[arg(long, value_name = "N")]
+    pub rate: Option<f64>,
+    /// Seconds of each repeat; default: 10. Not of ramp and replay.
+    #[arg(long, value_name = "S")]
+    pub duration: Option<f64>,
     /// Seed of the schedule.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,

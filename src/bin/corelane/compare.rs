@@ -23,11 +23,15 @@ pub fn run(args: &CompareArgs) -> Outcome {
             let name = path.display().to_string();
             let text = std::fs::read_to_string(path)
                 .map_err(|e| Exit::new(Code::Usage, format_args!("the gate {name}: {e}")))?;
-            Some(Gate::parse(&name, &text).map_err(|e| Exit::new(Code::Config, e))?)
+            Some(Gate::parse(&name, &text).map_err(|e| Exit::new(Code::Usage, e))?)
         }
     };
     let (base, new) = (read(&args.base)?, read(&args.new)?);
     let mut comparison = compare(&base, &new).map_err(|e| Exit::new(Code::Usage, e))?;
+    if let (Some(gate), Some(path)) = (&gate, &args.gate) {
+        let name = path.display().to_string();
+        gate.check(&name, &comparison).map_err(|e| Exit::new(Code::Usage, e))?;
+    }
     let broken = gate.map(|g| g.broken(&comparison)).unwrap_or_default();
     let profiles = flame::differences(
         (&comparison.base, &base, &folder_of(&args.base)),
@@ -188,7 +192,8 @@ pub fn history(args: &HistoryArgs) -> Outcome {
     }
     for row in &rows {
         outln!(
-            "{:<24} {:<16} {:>14.3}  ({:.3} to {:.3} over {} repeats){}",
+            "{:<24} {:<24} {:<16} {:>14.3}  ({:.3} to {:.3} over {} repeats){}",
+            row.folder,
             row.label,
             row.series,
             row.spread.median,

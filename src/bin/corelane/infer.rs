@@ -7,6 +7,7 @@ use crate::target::{Answered, End, Target, Treatment};
 use crate::{link, tensors};
 use corelane::client::TensorInfo;
 use corelane::config::ModelEntry;
+use corelane::model::Manifest;
 use corelane::model::npy::Array;
 use corelane::runtime::Runtime;
 use corelane::sys::affinity;
@@ -65,11 +66,12 @@ pub fn run(args: &InferArgs) -> Outcome {
             }
             let client = link::connect(address, args.server.psk_file.as_deref())?;
             let target = Target::remote(client, address, &args.model, &args.encodings)?;
-            talk(args, target, &args.model, &[])
+            talk(args, target, &args.model, &given_labels(args)?.unwrap_or_default())
         }
         None => {
             let setup = crate::models::load(&ModelEntry::new(&args.model), None)?;
-            let (name, labels) = (setup.name.clone(), setup.labels.clone());
+            let name = setup.name.clone();
+            let labels = given_labels(args)?.unwrap_or_else(|| setup.labels.clone());
             // One worker is enough for one client; it stays off the first core, where this thread
             // most likely is.
             let cores = affinity::allowed().map_err(|e| Exit::new(Code::Config, e))?;
@@ -79,6 +81,24 @@ pub fn run(args: &InferArgs) -> Outcome {
             talk(args, Target::local(model), &name, &labels)
         }
     }
+}
+
+/// The class names that the arguments name.
+fn given_labels(args: &InferArgs) -> Result<Option<Vec<String>>, Exit> {
+    let Some(path) = &args.labels else { return Ok(None) };
+    let wrong = |e: &dyn std::fmt::Display| {
+        Exit::new(Code::Usage, format_args!("the labels {}: {e}", path.display()))
+    };
+    let labels: Vec<String> = if path.is_dir() {
+        Manifest::read(&path.join("manifest.toml")).map_err(|e| wrong(&e))?.labels
+    } else {
+        let text = std::fs::read_to_string(path).map_err(|e| wrong(&e))?;
+        text.lines().map(|line| line.trim().to_owned()).collect()
+    };
+    if labels.is_empty() || labels.iter().any(String::is_empty) {
+        return Err(wrong(&"there must be labels, and none may be empty"));
+    }
+    Ok(Some(labels))
 }
 
 fn talk(args: &InferArgs, mut target: Target, name: &str, labels: &[String]) -> Outcome {

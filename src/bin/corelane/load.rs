@@ -20,6 +20,15 @@ use corelane::sys::clock;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+/// `--rate`, where it is not given.
+const RATE_PER_S_DEFAULT: f64 = 100.0;
+/// `--duration`, where it is not given.
+const DURATION_S_DEFAULT: f64 = 10.0;
+
+fn duration(args: &LoadArgs) -> f64 {
+    args.duration.unwrap_or(DURATION_S_DEFAULT)
+}
+
 /// A series to measure.
 struct Wanted {
     name: String,
@@ -47,9 +56,20 @@ pub fn run(args: &LoadArgs) -> Outcome {
                 plan.schedule().map_err(|e| Exit::new(Code::Usage, e))?;
             }
         }
-    } else if !(args.duration > 0.0 && args.duration.is_finite()) {
-        let text = format!("the duration is {}; it must be above 0", args.duration);
+    } else if !(duration(args) > 0.0 && duration(args).is_finite()) {
+        let text = format!("the duration is {}; it must be above 0", duration(args));
         return Err(Exit::new(Code::Usage, text));
+    }
+    let own = |p: &Profile| matches!(p, Profile::Ramp { .. } | Profile::Replay { .. });
+    if profiles.iter().all(own) {
+        let given = [("--rate", args.rate), ("--duration", args.duration)];
+        if let Some((option, _)) = given.into_iter().find(|(_, given)| given.is_some()) {
+            let text = format!(
+                "{option} has no meaning here: profile {} says when each request is sent",
+                profiles.iter().map(Profile::name).collect::<Vec<_>>().join(" and ")
+            );
+            return Err(Exit::new(Code::Usage, text));
+        }
     }
     for dir in [&args.out, &args.against_out].into_iter().flatten() {
         folder::create(dir).map_err(|e| Exit::new(Code::Usage, e))?;
@@ -207,8 +227,8 @@ pub fn profiles(texts: &[String]) -> Result<Vec<Profile>, Exit> {
 fn plan(args: &LoadArgs, profile: Profile, rows_max: u16) -> Plan {
     Plan {
         profile,
-        rate_per_s: args.rate,
-        span_s: args.duration,
+        rate_per_s: args.rate.unwrap_or(RATE_PER_S_DEFAULT),
+        span_s: duration(args),
         seed: args.seed,
         rows: args.rows,
         rows_max,
@@ -224,7 +244,7 @@ fn wanted(
     let rows_max = args.rows_max.unwrap_or(opened.bench.rows_max);
     let closed = |concurrency: usize, rows: u16| Wanted {
         name: format!("closed-{concurrency}"),
-        load: Load::Closed { concurrency, span_s: args.duration, rows },
+        load: Load::Closed { concurrency, span_s: duration(args), rows },
         scenario,
     };
     if let Some(scenario) = scenario {

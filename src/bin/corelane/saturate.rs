@@ -54,7 +54,8 @@ pub fn run(args: &SaturateArgs) -> Outcome {
         rows: args.rows,
         rows_max: args.rows,
     };
-    plan(1000.0).schedule().map_err(|e| Exit::new(Code::Usage, e))?;
+    // A first rate that is none is found here, too.
+    plan(args.from.unwrap_or(1000.0)).schedule().map_err(|e| Exit::new(Code::Usage, e))?;
     let opened = bench_target::open(&args.target)?;
     let first = match args.from {
         Some(rate) => rate,

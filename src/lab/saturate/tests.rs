@@ -110,4 +110,23 @@ fn a_generator_that_lags_ends_the_search() {
     let why = found.ended_early.unwrap();
     assert!(why.contains("the generator could not keep"), "{why}");
     assert!(found.beyond_per_s.is_none());
+    // What it can send holds: 2000 a second.
+    let rate = found.rate_per_s.unwrap();
+    assert!((1_500.0..2_100.0).contains(&rate), "{rate}");
+    // So too where the first guess is far beyond that.
+    let found = saturation(&server, P99_20_MS, Profile::Steady, 50_000.0);
+    let why = found.ended_early.unwrap();
+    assert!(why.contains("the generator could not keep"), "{why}");
+    let again = found.rate_per_s.unwrap();
+    assert!((again / rate - 1.0).abs() < 0.1, "{again} and {rate}");
+}
+
+#[test]
+fn a_first_rate_that_does_not_hold_is_searched_downward() {
+    // A hundredth of the first guess.
+    let server = Server { workers: 1, ..Server::default() };
+    let found = saturation(&server, P99_20_MS, Profile::Steady, 100_000.0);
+    let rate = found.rate_per_s.unwrap();
+    assert!((950.0..=1001.0).contains(&rate), "{found:?}");
+    assert!(found.ended_early.is_none() && found.beyond_per_s.unwrap() > 999.0);
 }
