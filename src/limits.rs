@@ -142,8 +142,8 @@ pub const HALF_FRAME_MS_MAX: u64 = 5_000;
 pub const PRESSURE_GRACE_MS: u64 = 50;
 /// Longest payload whose slot is taken only when all of it is there, in bytes; half of it holds none.
 pub const LATE_SLOT_PAYLOAD_BYTES_MAX: usize = CONNECTION_READ_BYTES / 4;
-/// The part of all connections that TCP leaves to others, where there is another door: one in so many.
-pub const CONNECTIONS_SHARE_NOT_TCP: usize = 4;
+/// The part of all connections that TCP leaves to others, where there is a Unix socket.
+pub const CONNECTIONS_NOT_TCP_PERCENT: usize = 25;
 /// Descriptors that a server needs besides those of its connections: listeners, timers, files, metrics.
 pub const DESCRIPTORS_BESIDES_CONNECTIONS: usize = METRICS_CONNECTIONS_MAX + 32;
 
@@ -200,7 +200,7 @@ pub const LOG_PRINT_PIECE_BYTES: usize = 4 * 1024;
 /// How long a program that ends waits for a reader who takes nothing, in milliseconds.
 pub const PRINT_PATIENCE_MS_MAX: u64 = 5_000;
 /// Panics that wait to be told.
-pub const PANICS_NOTED_MAX: usize = 8;
+pub const PANICS_COUNT_MAX: usize = 8;
 /// Longest text of a panic that is told, with its place, in bytes; it is cut there.
 pub const PANIC_TEXT_BYTES_MAX: usize = 512;
 

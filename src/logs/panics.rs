@@ -1,7 +1,7 @@
 //! Panics, noted where they happen and told by the thread `cl-log`: writing them on standard error could
 //! hold the thread that panicked, which may be a worker that goes on.
 
-use crate::limits::{PANIC_TEXT_BYTES_MAX, PANICS_NOTED_MAX};
+use crate::limits::{PANIC_TEXT_BYTES_MAX, PANICS_COUNT_MAX};
 use crate::sys::clock;
 use crate::units::Nanos;
 use heapless::{Deque, String};
@@ -18,7 +18,7 @@ pub(super) struct Panics(Mutex<Noted>);
 
 #[derive(Debug)]
 struct Noted {
-    notes: Deque<Note, PANICS_NOTED_MAX>,
+    notes: Deque<Note, PANICS_COUNT_MAX>,
     /// Panics for which there was no room.
     missed: u64,
 }

@@ -2,7 +2,7 @@
 //! connections that don't say hello.
 
 use super::{Io, Way};
-use crate::limits::{CONNECTIONS_SHARE_NOT_TCP, PRESSURE_GRACE_MS};
+use crate::limits::{CONNECTIONS_NOT_TCP_PERCENT, PRESSURE_GRACE_MS};
 use crate::transport::bump;
 use crate::units::{ModelId, Nanos};
 
@@ -33,7 +33,7 @@ impl Io {
         let all = self.conns.len();
         // TCP leaves some to others, if there are others; sockets leave one to each serial port.
         let share = match (way, &self.unix) {
-            (Way::Tcp, Some(_)) if all > 1 => (all / CONNECTIONS_SHARE_NOT_TCP).max(1),
+            (Way::Tcp, Some(_)) if all > 1 => (all * CONNECTIONS_NOT_TCP_PERCENT / 100).max(1),
             _ => 0,
         };
         let (mine, mine_max) = (usize::from(self.open[way as usize]), all - share);
