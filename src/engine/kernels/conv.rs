@@ -7,6 +7,7 @@ use super::gemm::{self, B, Dest, Panels, Tile, split, tile_rows};
 use super::isa::Checked;
 use super::winograd::{self, Kind};
 use super::{Isa, Kernels};
+use core::mem::MaybeUninit;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -498,6 +499,29 @@ struct Direct<'a> {
 
 impl Direct<'_> {
     fn run(self) {
+        let (oh, ow) = self.p.output();
+        let plane = oh * ow;
+        if self.pixels == 0 {
+            return;
+        }
+        let images = self.pixels / plane;
+        // Images whose pixels fill a table, so that the weights pass over them at once.
+        let group = (self.chunk() / plane).clamp(1, images);
+        let times = images / group;
+        self.pass(0, group, times);
+        self.pass(times * group, images % group, 1);
+    }
+
+    /// Pixels whose pointers fill a table.
+    fn chunk(&self) -> usize {
+        let mr = tile_rows(self.isa.isa());
+        let taps = self.p.kernel_h * self.p.kernel_w;
+        (gemm::TABLE / (taps * mr)).clamp(1, gemm::TILES) * mr
+    }
+
+    /// `times` groups of `group` images, from image `first`: where the taps lie is found for the first
+    /// group, and is as far on for each that follows, which takes much less.
+    fn pass(&self, first: usize, group: usize, times: usize) {
         let p = self.p;
         let mr = tile_rows(self.isa.isa());
         let (oh, ow) = p.output();
@@ -506,18 +530,20 @@ impl Direct<'_> {
         let taps = kh * kw;
         // A kernel row is one run where its taps lie side by side and hold all channels.
         let mergeable = p.dilation_w == 1 && p.groups == 1;
-        let mut table = [core::ptr::null::<f32>(); gemm::TABLE];
-        let mut tiles = [Tile::default(); gemm::TILES];
-        let chunk = (gemm::TABLE / (taps * mr)).clamp(1, gemm::TILES) * mr;
+        // Not initialised: to clear them takes as long as a small convolution.
+        let mut table = [const { MaybeUninit::<*const f32>::uninit() }; gemm::TABLE];
+        let mut tiles = [const { MaybeUninit::<Tile>::uninit() }; gemm::TILES];
+        let chunk = self.chunk();
         let base = self.x.as_ptr();
         let line = p.width * p.c_in;
         let image = p.height * line;
         // The next pixel: its image, output line and column, counted along, since to divide would take
         // as long as the products of a small kernel.
-        let (mut n, mut oy, mut ox) = (0, 0, 0);
-        let mut pixel = 0;
-        while pixel < self.pixels {
-            let here = chunk.min(self.pixels - pixel);
+        let (mut n, mut oy, mut ox) = (first, 0, 0);
+        let mut pixel = first * oh * ow;
+        let end = pixel + group * oh * ow;
+        while pixel < end {
+            let here = chunk.min(end - pixel);
             let (count, height, higher) = split(here, mr);
             let mut used = 0;
             for (i, t) in tiles.iter_mut().enumerate().take(count) {
@@ -541,21 +567,26 @@ impl Direct<'_> {
                         (n, oy) = (n + 1, 0);
                     }
                 }
+                let runs = if inside { kh } else { taps };
+                let run_len = if inside { kw * cin_g } else { cin_g };
+                t.write(Tile { row: pixel, rows, runs, run_len, table: used });
+                pixel += rows;
+                let rest = rows..mr;
                 if inside {
-                    *t = Tile { row: pixel, rows, runs: kh, run_len: kw * cin_g, table: used };
                     for (m, &(image, y0, x0)) in at.iter().enumerate().take(rows) {
                         let first = image + y0 as usize * line + x0 as usize * p.c_in;
                         for ky in 0..kh {
                             // SAFETY: the kernel row is inside image `n` of `x`.
-                            table[used + ky * mr + m] =
-                                unsafe { base.add(first + ky * p.dilation_h * line) };
+                            table[used + ky * mr + m]
+                                .write(unsafe { base.add(first + ky * p.dilation_h * line) });
                         }
                     }
+                    for ky in 0..kh {
+                        rest.clone().for_each(|m| _ = table[used + ky * mr + m].write(self.zeros));
+                    }
                     used += kh * mr;
-                    pixel += rows;
                     continue;
                 }
-                *t = Tile { row: pixel, rows, runs: taps, run_len: cin_g, table: used };
                 for ky in 0..kh {
                     for kx in 0..kw {
                         for (m, &(image, y0, x0)) in at.iter().enumerate().take(rows) {
@@ -565,24 +596,41 @@ impl Direct<'_> {
                                 && xx >= 0
                                 && (yy as usize) < p.height
                                 && (xx as usize) < p.width;
-                            table[used + m] = if within {
+                            table[used + m].write(if within {
                                 let offset = image + yy as usize * line + xx as usize * p.c_in;
                                 // SAFETY: the pixel is inside image `n` of `x`.
                                 unsafe { base.add(offset) }
                             } else {
                                 self.zeros
-                            };
+                            });
                         }
+                        rest.clone().for_each(|m| _ = table[used + m].write(self.zeros));
                         used += mr;
                     }
                 }
-                pixel += rows;
             }
-            // SAFETY: every pointer of the table is to `run_len` floats: a pixel's channels of this
-            // group, a whole kernel row inside the image, or the row of zeros. Output rows are pixels
-            // `0..pixels`, whose lengths `run` checked.
-            unsafe {
-                gemm::run_tiles(self.isa, table.as_ptr(), &tiles[..count], &self.b, &self.dest);
+            // SAFETY: the first `count` tiles, and the first `used` pointers, were written above.
+            let (table, tiles): (&mut [*const f32], &mut [Tile]) = unsafe {
+                (
+                    core::slice::from_raw_parts_mut(table.as_mut_ptr().cast(), used),
+                    core::slice::from_raw_parts_mut(tiles.as_mut_ptr().cast(), count),
+                )
+            };
+            for time in 0..times {
+                if time > 0 {
+                    for at in table.iter_mut() {
+                        let on = at.wrapping_add(group * image);
+                        *at = if *at == self.zeros { *at } else { on };
+                    }
+                    tiles.iter_mut().for_each(|t| t.row += group * oh * ow);
+                }
+                // SAFETY: every pointer of the table is to `run_len` floats: a pixel's channels of this
+                // group, a whole kernel row inside the image, or the row of zeros; in each further pass the
+                // same of an image so much further on, of which `x` has as many. Output rows are pixels
+                // `0..pixels`, whose lengths `run` checked.
+                unsafe {
+                    gemm::run_tiles(self.isa, table.as_ptr(), tiles, &self.b, &self.dest);
+                }
             }
         }
     }

@@ -10,6 +10,7 @@ use super::activation::{Activation, Fused, apply_fused, apply_rows};
 use super::aligned::AlignedBuf;
 use super::isa::{Checked, Isa, Op};
 use super::simd::Simd;
+use core::mem::MaybeUninit;
 use serde::{Deserialize, Serialize};
 
 /// Most rows of a register tile, over all instruction sets.
@@ -541,8 +542,9 @@ pub(super) unsafe fn run_rows(
     dest: &Dest,
 ) {
     let mr = tile_rows(isa.isa());
-    let mut table = [core::ptr::null::<f32>(); TILES * MR_MAX];
-    let mut tiles = [Tile::default(); TILES];
+    // Not initialised: a Winograd point has so few rows that to clear these would take as long as they do.
+    let mut table = [const { MaybeUninit::<*const f32>::uninit() }; TILES * MR_MAX];
+    let mut tiles = [const { MaybeUninit::<Tile>::uninit() }; TILES];
     // Rows of A that stay in the second-level cache while all panels pass over them.
     let chunk = (CHUNK_FLOATS / b.k.max(1)).clamp(mr * 4, mr * TILES);
     let mut row = 0;
@@ -551,15 +553,19 @@ pub(super) unsafe fn run_rows(
         let (count, height, higher) = split(here, mr);
         for (i, t) in tiles.iter_mut().enumerate().take(count) {
             let rows = height + usize::from(i < higher);
-            *t = Tile { row, rows, runs: 1, run_len: b.k, table: i * mr };
+            t.write(Tile { row, rows, runs: 1, run_len: b.k, table: i * mr });
             for m in 0..rows {
                 // SAFETY: row `row + m` is one of A's.
-                table[i * mr + m] = unsafe { a.add((row + m) * lda) };
+                table[i * mr + m].write(unsafe { a.add((row + m) * lda) });
             }
             row += rows;
         }
-        // SAFETY: the table was filled for these tiles from rows of A.
-        unsafe { run_tiles(isa, table.as_ptr(), &tiles[..count], b, dest) };
+        // SAFETY: the first `count` tiles and, for each, its rows of the table were written above, from rows
+        // of A.
+        unsafe {
+            let tiles = core::slice::from_raw_parts(tiles.as_ptr().cast(), count);
+            run_tiles(isa, table.as_ptr().cast(), tiles, b, dest);
+        }
     }
 }
 

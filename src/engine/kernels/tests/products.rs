@@ -161,7 +161,7 @@ proptest! {
     #[test]
     fn convolution(
         hw in (1usize..12, 1usize..14), channels in (1usize..20, 1usize..36), kernel in (1usize..6, 1usize..6),
-        groups in 1usize..4, batch in 1usize..4, g in any::<u64>(), opts in any::<u64>(), seed in any::<u64>(),
+        groups in 1usize..4, batch in 1usize..9, g in any::<u64>(), opts in any::<u64>(), seed in any::<u64>(),
     ) {
         conv_case(geometry(hw, channels, kernel, groups, g), batch, opts, seed);
     }
