@@ -18,6 +18,9 @@
 //! depends on the instruction set and the kernel, but not on the batch: a row has the same bits alone
 //! and in a batch unless the documentation of a kernel says otherwise.
 //!
+//! `tests/kernels` compiles this room alone, and `.ci/run sanitize` runs its tests there with
+//! AddressSanitizer, which sees a read or a write one element beyond a slice.
+//!
 //! # How near to the peak, on ARM
 //! `benches/mca.py` gives assembly for aarch64 to `llvm-mca` and says how the loops compare with a loop of
 //! independent multiply-adds on a core. The register tile (matrix products, 1x1 and other convolutions; 6 rows
@@ -52,6 +55,7 @@ mod avx2;
 pub mod cast;
 mod conv;
 mod depthwise;
+mod direct;
 mod elementwise;
 mod gemm;
 mod isa;
