@@ -193,6 +193,7 @@ impl RuntimeBuilder {
     /// # Errors
     /// The first thing that is not as asked for; nothing keeps running.
     pub fn build(mut self) -> Result<Runtime, BuildError> {
+        clock::prepare();
         let cores = self.worker_cores()?;
         limit("workers", cores.len(), WORKERS_MAX)?;
         let early = self.realtime.process.apply_early();

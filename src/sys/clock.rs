@@ -1,5 +1,9 @@
 //! The process's monotonic clock.
 
+mod stamp;
+
+pub use stamp::{WINDOW_NS, prepare, stamp};
+
 use crate::units::Nanos;
 
 /// Nanoseconds of `CLOCK_MONOTONIC` (vDSO: no system call on the usual machines).

@@ -20,7 +20,7 @@ mod statements {
     use super::Event;
 
     // Without a unit: the table says how it is read.
-    defmt::timestamp!("{=u64}", corelane::sys::clock::now().0);
+    defmt::timestamp!("{=u64}", corelane::sys::clock::stamp().0);
 
     macro_rules! statements {
         ($($(#[$doc:meta])* $level:ident $variant:ident $name:literal $format:literal
