@@ -11,7 +11,7 @@ use super::sync::{Arc, AtomicU64, Ordering};
 use crate::limits::{LOG_RECORD_BYTES_MAX, LOG_RING_BYTES_MIN};
 use ringbuf::traits::{Consumer, Observer, Producer, Split};
 use ringbuf::{HeapCons, HeapProd, HeapRb};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::{Mutex, MutexGuard};
 
 /// Bytes of a record's length, before it in the ring.
@@ -33,27 +33,45 @@ fn bump(counter: &AtomicU64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
 }
 
-/// The record that a thread makes.
+/// The record that a thread makes. Of cells, since it is written in small parts, each of which would
+/// else ask whether somebody else is writing.
 struct Record {
     /// How many are being made, one inside the other: only the outermost is kept.
-    depth: u32,
+    depth: Cell<u32>,
     /// The record so far, after room for its length.
-    bytes: [u8; LENGTH_BYTES + LOG_RECORD_BYTES_MAX],
-    len: usize,
+    bytes: [Cell<u8>; LENGTH_BYTES + LOG_RECORD_BYTES_MAX],
+    len: Cell<usize>,
     /// It does not fit.
-    cut: bool,
+    cut: Cell<bool>,
 }
 
 impl Record {
+    fn restart(&self, len: usize) {
+        self.len.set(len);
+        self.cut.set(false);
+    }
+
     #[inline(always)]
-    fn add<const N: usize>(&mut self, bytes: [u8; N]) {
-        match self.bytes.get_mut(self.len..self.len + N) {
+    fn add(&self, bytes: &[u8]) {
+        let len = self.len.get();
+        match self.bytes.get(len..len + bytes.len()) {
             Some(to) => {
-                to.copy_from_slice(&bytes);
-                self.len += N;
+                for (to, from) in to.iter().zip(bytes) {
+                    to.set(*from);
+                }
+                self.len.set(len + bytes.len());
             }
-            None => self.cut = true,
+            None => self.cut.set(true),
         }
+    }
+
+    /// Runs `f` on what was made.
+    fn whole<T>(&self, f: impl FnOnce(&[u8]) -> T) -> T {
+        let whole = &self.bytes[..self.len.get()];
+        let (from, len) = (whole.as_ptr().cast::<u8>(), whole.len());
+        // SAFETY: a `Cell<u8>` lies as its byte does. Only this thread reaches the cells, and `f` is one
+        // of those below, which write none.
+        f(unsafe { std::slice::from_raw_parts(from, len) })
     }
 }
 
@@ -61,45 +79,39 @@ impl Record {
 struct Outlet {
     ring: HeapProd<u8>,
     counts: Arc<Counts>,
+    /// Room in the ring, at least: asked of it only when this is used up.
+    room: usize,
 }
 
 impl Outlet {
-    fn push(&mut self, record: &mut Record) {
-        let whole = &mut record.bytes[..record.len];
-        let len = (whole.len() - LENGTH_BYTES) as u16;
-        whole[..LENGTH_BYTES].copy_from_slice(&len.to_le_bytes());
-        // As a whole or not at all: the reader never sees a part.
-        if record.cut || self.ring.vacant_len() < whole.len() {
-            bump(&self.counts.lost);
-        } else {
-            self.ring.push_slice(whole);
-            bump(&self.counts.told);
+    fn push(&mut self, record: &Record) {
+        let len = record.len.get();
+        if self.room < len {
+            self.room = self.ring.vacant_len();
         }
+        // As a whole or not at all: the reader never sees a part.
+        if record.cut.get() || self.room < len {
+            return bump(&self.counts.lost);
+        }
+        for (to, from) in record.bytes.iter().zip(((len - LENGTH_BYTES) as u16).to_le_bytes()) {
+            to.set(from);
+        }
+        self.room -= record.whole(|whole| self.ring.push_slice(whole));
+        bump(&self.counts.told);
     }
 }
 
 thread_local! {
     // Two: the first needs no destructor, so that it is reached without a question.
-    static RECORD: RefCell<Record> = const {
-        RefCell::new(Record {
-            depth: 0,
-            bytes: [0; LENGTH_BYTES + LOG_RECORD_BYTES_MAX],
-            len: 0,
-            cut: false,
-        })
+    static RECORD: Record = const {
+        Record {
+            depth: Cell::new(0),
+            bytes: [const { Cell::new(0) }; LENGTH_BYTES + LOG_RECORD_BYTES_MAX],
+            len: Cell::new(0),
+            cut: Cell::new(false),
+        }
     };
     static OUTLET: RefCell<Option<Outlet>> = const { RefCell::new(None) };
-}
-
-/// Runs `f` on the thread's record.
-#[inline(always)]
-fn with_record(f: impl FnOnce(&mut Record)) {
-    RECORD.with(|record| {
-        // Never borrowed here: `f` calls nobody who would come back.
-        if let Ok(mut record) = record.try_borrow_mut() {
-            f(&mut record);
-        }
-    });
 }
 
 /// Runs `f` on the thread's outlet; one that has none, or is just ending, leaves `f` out.
@@ -118,10 +130,11 @@ fn with_outlet(f: impl FnOnce(&mut Outlet)) {
 /// told): counted as lost, and the outer one is not disturbed.
 #[inline]
 pub fn begin() {
-    with_record(|record| {
-        record.depth += 1;
-        if record.depth == 1 {
-            (record.len, record.cut) = (LENGTH_BYTES, false);
+    RECORD.with(|record| {
+        let outer = record.depth.get();
+        record.depth.set(outer + 1);
+        if outer == 0 {
+            record.restart(LENGTH_BYTES);
         }
     });
 }
@@ -129,23 +142,17 @@ pub fn begin() {
 /// Adds bytes to the record that was begun.
 #[inline]
 pub fn append(bytes: &[u8]) {
-    with_record(|record| {
-        if record.depth != 1 {
+    RECORD.with(|record| {
+        if record.depth.get() != 1 {
             return;
         }
         // Numbers, which most parts are, are copied without a call.
         match *bytes {
-            [a] => record.add([a]),
-            [a, b] => record.add([a, b]),
-            [a, b, c, d] => record.add([a, b, c, d]),
-            [a, b, c, d, e, f, g, h] => record.add([a, b, c, d, e, f, g, h]),
-            _ => match record.bytes.get_mut(record.len..record.len + bytes.len()) {
-                Some(to) => {
-                    to.copy_from_slice(bytes);
-                    record.len += bytes.len();
-                }
-                None => record.cut = true,
-            },
+            [a] => record.add(&[a]),
+            [a, b] => record.add(&[a, b]),
+            [a, b, c, d] => record.add(&[a, b, c, d]),
+            [a, b, c, d, e, f, g, h] => record.add(&[a, b, c, d, e, f, g, h]),
+            _ => record.add(bytes),
         }
     });
 }
@@ -153,28 +160,26 @@ pub fn append(bytes: &[u8]) {
 /// Ends the record that was begun: it is in the ring, or lost.
 #[inline]
 pub fn commit() {
-    with_record(|record| {
-        match record.depth {
+    RECORD.with(|record| {
+        let depth = record.depth.get();
+        match depth {
             0 => return,
             1 => with_outlet(|outlet| outlet.push(record)),
             _ => with_outlet(|outlet| bump(&outlet.counts.lost)),
         }
-        record.depth -= 1;
+        record.depth.set(depth - 1);
     });
 }
 
 /// The record that `f` makes on the calling thread, which has no ring yet; `None` if it makes none, or
 /// one over the limit.
 pub fn capture(f: impl FnOnce()) -> Option<Vec<u8>> {
-    with_record(|record| (record.len, record.cut) = (0, false));
+    RECORD.with(|record| record.restart(0));
     f();
-    let mut captured = None;
-    with_record(|record| {
-        if record.len >= LENGTH_BYTES && !record.cut {
-            captured = Some(record.bytes[LENGTH_BYTES..record.len].to_vec());
-        }
-    });
-    captured
+    RECORD.with(|record| {
+        let made = record.len.get() >= LENGTH_BYTES && !record.cut.get();
+        made.then(|| record.whole(|whole| whole[LENGTH_BYTES..].to_vec()))
+    })
 }
 
 /// The reader's end of a thread's ring.
@@ -228,7 +233,7 @@ pub fn open(bytes: usize) {
         }
         let (ring, reader) = HeapRb::new(bytes.max(LOG_RING_BYTES_MIN)).split();
         let counts = Arc::<Counts>::default();
-        *outlet = Some(Outlet { ring, counts: counts.clone() });
+        *outlet = Some(Outlet { ring, counts: counts.clone(), room: 0 });
         let thread = std::thread::current();
         let mut all = lanes();
         let number = all.next;
