@@ -47,9 +47,9 @@
 //!           -> slot (output, receipt) -> completion ring -> transport
 //! ```
 //! A *slot* is allocated when the model is loaded and holds one request: input, output, deadline,
-//! priority, stage times, and two words that say who owns it. Payloads are read from the socket
-//! straight into it; only its index travels. An in-process client fills a slot by itself and waits on
-//! the second word. Any idle worker takes from the ring, so no request waits behind a long one while a core
+//! priority, stage times, and the word that says whether it is answered. Payloads are read from the
+//! socket straight into it; only its index travels. An in-process client fills a slot by itself and
+//! waits on the word. Any idle worker takes from the ring, so no request waits behind a long one while a core
 //! idles. A request that is alone in the server is answered by its worker, on the connection's socket,
 //! which the I/O thread lends for that one frame ([`queue::outlet`]).
 //!

@@ -12,11 +12,11 @@
 //! Tried by hand, one change at a time, and caught by at least one model: each of the fences
 //! removed; the exchange of `push` relaxed; the counters' advance relaxed; `peek_each` one position
 //! shorter; the bit set and the bit cleared in `IdleSet` relaxed; the flag taken by a load and a store
-//! instead of a swap; a slot's exchange relaxed or without release; `is_done` relaxed.
+//! instead of a swap; a slot's `complete` without release or without acquire, its `abandon` relaxed, and
+//! `is_done` relaxed; a withdrawn value that is popped.
 //! Not caught: the exchange of `pop_if` relaxed (the load before it acquires already; its release half
 //! matters only to a head that lags by more rounds than these models have), and the tail not read again
-//! before `push` says full (it spares a refusal, not a value); a slot's `complete` without acquire,
-//! `abandon` relaxed, and `take` relaxed where it fails (the models read no record before they give up).
+//! before `push` says full (it spares a refusal, not a value).
 #![cfg(loom)]
 
 use corelane::queue::handle::{Found, HandleWord};
@@ -24,7 +24,7 @@ use corelane::queue::handover::{Handover, Reclaimed};
 use corelane::queue::idle::{IdleSet, SleepFlag};
 use corelane::queue::ring::IndexRing;
 use corelane::queue::stack::IndexStack;
-use corelane::queue::state::{Abandon, SlotState};
+use corelane::queue::state::SlotState;
 use corelane::sys::returns::Returns;
 use corelane::sys::sync::mutant::without_fences;
 use corelane::sys::sync::{Arc, AtomicU32, AtomicU64, Ordering, SharedCell, spin_turn};
@@ -278,6 +278,91 @@ fn ring_late_producer_sees_a_cell_as_new_as_the_tail() {
         got.extend(ring.pop());
         got.sort();
         assert_eq!(got, [0, 1, 2, 3, 9]);
+    });
+}
+
+#[test]
+fn ring_value_is_popped_or_withdrawn_never_both() {
+    check(|| {
+        let ring = Arc::new(IndexRing::new(2));
+        let payloads = Payloads::new(1);
+        payloads.write(0);
+        let place = ring.push(0).unwrap();
+        let consumer = {
+            let (ring, payloads) = (ring.clone(), payloads.clone());
+            thread::spawn(move || {
+                let value = ring.pop();
+                if let Some(value) = value {
+                    payloads.consume(value);
+                }
+                value.is_some()
+            })
+        };
+        let withdrawn = ring.withdraw(place, 0);
+        if withdrawn {
+            payloads.consume(0);
+        }
+        assert_ne!(consumer.join().unwrap(), withdrawn, "never both, never neither");
+        assert!(ring.is_empty());
+        // The cell is free again, also if no consumer came by.
+        ring.sweep();
+        for value in 0..2 {
+            ring.push(value).unwrap();
+        }
+    });
+}
+
+#[test]
+fn ring_consumer_passes_over_what_was_withdrawn() {
+    check(|| {
+        let ring = Arc::new(IndexRing::new(2));
+        let payloads = Payloads::new(2);
+        for value in 0..2 {
+            payloads.write(value);
+        }
+        let place = ring.push(0).unwrap();
+        ring.push(1).unwrap();
+        let consumer = {
+            let (ring, payloads) = (ring.clone(), payloads.clone());
+            thread::spawn(move || {
+                let mut seen = Vec::new();
+                ring.peek_each(|value| {
+                    seen.push(value);
+                    true
+                });
+                assert!(seen == [0, 1] || seen == [1], "1 is there all the time: {seen:?}");
+                let value = ring.pop().expect("1 is there");
+                payloads.consume(value);
+                value
+            })
+        };
+        let withdrawn = ring.withdraw(place, 0);
+        assert_eq!(consumer.join().unwrap(), withdrawn as u32);
+        assert_eq!(ring.pop(), if withdrawn { None } else { Some(1) });
+    });
+}
+
+#[test]
+fn ring_old_place_withdraws_nothing_of_a_later_round() {
+    check(|| {
+        // The same value, pushed again, comes into the same cell one round later.
+        let ring = Arc::new(IndexRing::new(2));
+        let place = ring.push(0).unwrap();
+        let busy = {
+            let ring = ring.clone();
+            thread::spawn(move || {
+                let first = ring.pop();
+                ring.push(1).unwrap();
+                assert_eq!(ring.pop(), Some(1));
+                ring.push(0).unwrap();
+                first
+            })
+        };
+        let withdrawn = ring.withdraw(place, 0);
+        let first = busy.join().unwrap();
+        assert_eq!(first, if withdrawn { None } else { Some(0) });
+        assert!(!ring.withdraw(place, 0), "the place is of the first round");
+        assert_eq!(ring.pop(), Some(0), "what was pushed later is there");
     });
 }
 
@@ -577,7 +662,8 @@ fn read(slot: &Slot) -> u32 {
     unsafe { slot.record(|r| *r) }
 }
 
-fn submitted(value: u32) -> Arc<Slot> {
+/// A slot whose request a worker has popped already.
+fn running(value: u32) -> Arc<Slot> {
     let slot = Arc::new(SlotState::new(0));
     write(&slot, value);
     slot.submit();
@@ -585,101 +671,76 @@ fn submitted(value: u32) -> Arc<Slot> {
 }
 
 #[test]
-fn slot_cancel_races_with_take() {
+fn slot_cancel_races_with_a_worker() {
     check(|| {
-        let slot = submitted(5);
+        let ring = Arc::new(IndexRing::new(2));
+        let slot = running(5);
+        let place = ring.push(0).unwrap();
         let worker = {
-            let slot = slot.clone();
+            let (ring, slot) = (ring.clone(), slot.clone());
             thread::spawn(move || {
-                if slot.take() {
+                let popped = ring.pop().is_some();
+                if popped {
                     assert_eq!(read(&slot), 5);
                     write(&slot, 6);
                     assert!(slot.complete());
-                    true
-                } else {
-                    assert!(slot.is_abandoned());
-                    write(&slot, 0);
-                    slot.recycle_abandoned();
-                    false
                 }
+                popped
             })
         };
-        let cancelled = slot.abandon_queued();
+        let cancelled = ring.withdraw(place, 0);
+        if cancelled {
+            // The slot is the client's as before, for the next request.
+            write(&slot, 8);
+            slot.submit();
+        }
         let ran = worker.join().unwrap();
         assert_ne!(cancelled, ran, "it ran or it was cancelled, never both, never neither");
-        if !cancelled {
-            assert!(slot.is_done());
-            assert_eq!(read(&slot), 6);
-        }
-        // Free for the next request: else this panics.
-        slot.submit();
+        assert_eq!(slot.is_done(), ran);
+        assert_eq!(read(&slot), if ran { 6 } else { 8 });
     });
 }
 
 #[test]
 fn slot_abandon_races_with_complete() {
     check(|| {
-        let slot = submitted(5);
+        let slot = running(5);
+        // What a client keeps for the slot beside it. The slot's next owner has it, and must not meet
+        // this one there.
+        let kept = Payloads::new(1);
         let freed = Arc::new(AtomicU64::new(0));
-        assert!(slot.take());
         let worker = {
-            let (slot, freed) = (slot.clone(), freed.clone());
+            let (slot, kept, freed) = (slot.clone(), kept.clone(), freed.clone());
             thread::spawn(move || {
                 write(&slot, 6);
                 let answered = slot.complete();
                 if !answered {
                     // The slot is the worker's to put on the free list, and the next client's.
                     freed.fetch_add(1, Ordering::Relaxed);
+                    kept.consume(0);
                     write(&slot, 7);
                     slot.submit();
                 }
                 answered
             })
         };
-        match slot.abandon() {
-            Abandon::Done => {
-                assert_eq!(read(&slot), 6);
-                freed.fetch_add(1, Ordering::Relaxed);
-                assert!(worker.join().unwrap());
-            }
-            Abandon::Running => assert!(!worker.join().unwrap()),
-            Abandon::Queued => unreachable!("it was taken"),
+        kept.write(0);
+        if slot.abandon() {
+            assert!(!worker.join().unwrap());
+        } else {
+            assert_eq!(read(&slot), 6);
+            freed.fetch_add(1, Ordering::Relaxed);
+            assert!(worker.join().unwrap());
         }
         assert_eq!(freed.load(Ordering::Relaxed), 1, "freed once");
     });
 }
 
-#[test]
-fn slot_take_alone_passes_the_record_on() {
-    check(|| {
-        // Without a ring in between: the word itself carries what the client wrote.
-        let slot = Arc::new(SlotState::new(0));
-        let worker = {
-            let slot = slot.clone();
-            thread::spawn(move || {
-                if slot.take() {
-                    assert_eq!(read(&slot), 5);
-                    write(&slot, 6);
-                    assert!(slot.complete());
-                    return true;
-                }
-                false
-            })
-        };
-        write(&slot, 5);
-        slot.submit();
-        let ran = worker.join().unwrap();
-        assert_eq!(slot.is_done(), ran);
-        assert_eq!(read(&slot), if ran { 6 } else { 5 });
-    });
-}
-
 fn wait_and_complete() {
-    let slot = submitted(5);
+    let slot = running(5);
     let worker = {
         let slot = slot.clone();
         thread::spawn(move || {
-            assert!(slot.take());
             write(&slot, read(&slot) + 1);
             assert!(slot.complete());
         })
@@ -699,11 +760,10 @@ fn slot_waiter_is_always_woken() {
 fn slot_waiter_that_gives_up_leaves_the_slot_to_the_worker() {
     check(|| {
         // It slept once, in vain, and then has no more patience.
-        let slot = submitted(5);
+        let slot = running(5);
         let worker = {
             let slot = slot.clone();
             thread::spawn(move || {
-                assert!(slot.take());
                 write(&slot, 6);
                 let answered = slot.complete();
                 if !answered {
@@ -712,19 +772,11 @@ fn slot_waiter_that_gives_up_leaves_the_slot_to_the_worker() {
                 answered
             })
         };
-        let mut done = slot.spin_done(1) || slot.wait_done(None);
-        if !done {
-            match slot.abandon() {
-                Abandon::Done => done = true,
-                Abandon::Running => {}
-                Abandon::Queued => unreachable!("whoever woke it had taken it"),
-            }
-        }
+        let done = slot.spin_done(1, || ()) || slot.wait_done(None) || !slot.abandon();
         if done {
             assert_eq!(read(&slot), 6);
         }
         assert_eq!(worker.join().unwrap(), done);
-        slot.submit();
     });
 }
 
@@ -732,12 +784,14 @@ fn slot_waiter_that_gives_up_leaves_the_slot_to_the_worker() {
 fn slot_serves_the_next_request_with_its_own_answer() {
     check(|| {
         // What is left of the first answer is not taken for the second.
-        let slot = submitted(5);
+        let ring = Arc::new(IndexRing::new(2));
+        let slot = running(5);
+        ring.push(0).unwrap();
         let worker = {
-            let slot = slot.clone();
+            let (ring, slot) = (ring.clone(), slot.clone());
             thread::spawn(move || {
                 for _ in 0..2 {
-                    while !slot.take() {
+                    while ring.pop().is_none() {
                         spin_turn();
                     }
                     write(&slot, read(&slot) + 1);
@@ -749,6 +803,7 @@ fn slot_serves_the_next_request_with_its_own_answer() {
         assert_eq!(read(&slot), 6);
         write(&slot, 20);
         slot.submit();
+        ring.push(0).unwrap();
         while !slot.wait_done(None) {}
         assert_eq!(read(&slot), 21);
         worker.join().unwrap();
@@ -756,18 +811,17 @@ fn slot_serves_the_next_request_with_its_own_answer() {
 }
 
 #[test]
-fn slot_that_spins_sees_the_answer_with_the_state() {
+fn slot_that_spins_sees_the_answer_with_the_word() {
     check(|| {
-        let slot = submitted(5);
+        let slot = running(5);
         let worker = {
             let slot = slot.clone();
             thread::spawn(move || {
-                assert!(slot.take());
                 write(&slot, 9);
                 assert!(slot.complete());
             })
         };
-        if slot.spin_done(2) {
+        if slot.spin_done(2, || ()) {
             assert_eq!(read(&slot), 9);
         }
         worker.join().unwrap();
@@ -777,37 +831,31 @@ fn slot_that_spins_sees_the_answer_with_the_state() {
 #[test]
 fn slot_goes_through_the_ring_and_back() {
     check(|| {
-        // The whole way: submit, push, pop, take, complete; the record never has two owners.
+        // The whole way: submit, push, pop, complete, or give up; the record never has two owners.
         let ring = Arc::new(IndexRing::new(2));
         let slot = Arc::new(SlotState::new(0));
         let worker = {
             let (ring, slot) = (ring.clone(), slot.clone());
             thread::spawn(move || {
-                let Some(index) = ring.pop() else { return false };
-                assert_eq!(index, 0);
-                if slot.take() {
-                    write(&slot, read(&slot) * 2);
-                    slot.complete();
-                } else {
-                    slot.recycle_abandoned();
+                if ring.pop().is_none() {
+                    return None;
                 }
-                true
+                write(&slot, read(&slot) * 2);
+                Some(slot.complete())
             })
         };
         write(&slot, 21);
         slot.submit();
-        ring.push(0).unwrap();
-        let abandoned = slot.abandon();
-        if abandoned == Abandon::Done {
+        let place = ring.push(0).unwrap();
+        if ring.withdraw(place, 0) {
+            assert_eq!(read(&slot), 21);
+            assert_eq!(worker.join().unwrap(), None);
+        } else if slot.abandon() {
+            assert_eq!(worker.join().unwrap(), Some(false));
+        } else {
             assert_eq!(read(&slot), 42);
+            assert_eq!(worker.join().unwrap(), Some(true));
         }
-        let popped = worker.join().unwrap();
-        if !popped {
-            assert_eq!(ring.pop(), Some(0));
-            assert!(!slot.take());
-            slot.recycle_abandoned();
-        }
-        slot.submit();
     });
 }
 

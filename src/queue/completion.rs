@@ -6,9 +6,10 @@
 //! means that the thread has not run for that long, and the worker waits for it.
 
 use super::Failure;
+use super::asked::Notify;
 use super::idle::SleepFlag;
 use super::outlet::Outlets;
-use super::slot::{Completion, Notify, Work};
+use super::slot::{Completion, Work};
 use crate::sys::sync::Arc;
 use crate::units::Receipt;
 use ringbuf::traits::{Consumer, Observer, Producer, Split};
@@ -106,12 +107,10 @@ impl CompletionSender {
     /// Ends a request and sends its completion, if it has one. A request that ran `alone` is answered
     /// here if its connection's outlet is lent for it. Call [`flush`](Self::flush) after the last of a
     /// batch.
-    #[inline]
+    #[inline(always)]
     pub fn finish(&mut self, work: Work<'_>, outcome: Result<Receipt, Failure>, alone: bool) {
-        let answered = match (work.notify(), outcome, &self.waker) {
-            (Notify::Outlet(at), Ok(receipt), Some(waker)) if alone => {
-                waker.outlets.send(at, work.completion(), (work.rows(), receipt), work.output())
-            }
+        let answered = match work.notify() {
+            Notify::Outlet(at) if alone => self.answer(at, &work, &outcome),
             _ => None,
         };
         let Some(completion) = work.complete(outcome) else { return };
@@ -123,6 +122,12 @@ impl CompletionSender {
         } else {
             self.sent = true;
         }
+    }
+
+    /// Sends the answer through its connection's outlet, if that is lent for it.
+    fn answer(&self, at: u16, work: &Work<'_>, outcome: &Result<Receipt, Failure>) -> Option<bool> {
+        let (Ok(receipt), Some(waker)) = (outcome, &self.waker) else { return None };
+        waker.outlets.send(at, work.completion(), (work.rows(), *receipt), work.output())
     }
 
     fn send(&mut self, completion: Completion) {

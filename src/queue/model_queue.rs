@@ -1,10 +1,11 @@
 //! One model's queue: its slots, its rings by priority, and who may enter.
 
+use super::asked::{Notify, Queued};
 use super::idle::IdleSet;
 use super::refusal::{Failure, Refusal, RefusalReason};
-use super::ring::IndexRing;
+use super::ring::{IndexRing, Place};
 use super::service::ServiceTimes;
-use super::slot::{Lease, Notify, SlotPool, Ticket, Work};
+use super::slot::{Lease, SlotPool, Ticket, Work};
 use super::stack::IndexStack;
 use crate::limits::{PRIORITY_LEVELS_MAX, TIMEOUT_US_MAX};
 use crate::model::signature::{Layouts, Signature};
@@ -291,8 +292,8 @@ impl ModelQueue {
         let Some(index) = self.free.pop() else {
             return Err(self.refuse(self.full()));
         };
-        // What will be written at submission comes while the client fills the slot.
-        self.pool.prefetch_to_fill(index);
+        // What will be written at submission comes while the client fills the slot; its lines were asked
+        // for when it was given back, which is likely here.
         self.levels[self.spec.default_priority.0.saturating_sub(1) as usize].prefetch_tail();
         let bytes = self.inputs.of(rows.0 as usize).bytes;
         Ok(Lease::new(self.clone(), index, rows, bytes))
@@ -305,7 +306,7 @@ impl ModelQueue {
     #[inline]
     pub(super) fn submit(lease: Lease, options: Submit) -> Result<Ticket, Refusal> {
         let queue = lease.queue();
-        let now = clock::now();
+        let now = clock::stamp();
         let priority = match options.priority {
             Priority(0) => queue.spec.default_priority,
             given => given,
@@ -358,19 +359,41 @@ impl ModelQueue {
             let further = lease.rows().0 as u64 - 1;
             queue.entry.further_rows.fetch_add(further, Ordering::Relaxed);
         }
-        let (queue, index, rows) = lease.into_parts();
-        let slot = &queue.pool.slots[index as usize];
-        slot.asked().set(rows, options.notify, options.tag, now, deadline);
+        let queued = Queued { index: lease.index(), rows: lease.rows(), timed: timeout.0 != 0 };
+        let slot = &queue.pool.slots[queued.index as usize];
+        slot.asked().set(options.notify, options.tag, now, deadline);
         slot.state.submit();
-        queue.levels[priority.0 as usize - 1]
-            .push(index)
-            .expect("a level's ring holds every slot of the model");
+        let level = priority.0 - 1;
+        let Ok(place) = queue.push(level, queued) else {
+            give_back();
+            let further = lease.rows().0 as u64 - 1;
+            queue.entry.further_rows.fetch_sub(further, Ordering::Relaxed);
+            return Err(queue.refuse(queue.full()));
+        };
+        let (queue, ..) = lease.into_parts();
         queue.idle.wake_one(queue.spec.workers);
-        Ok(Ticket::new(queue, index, rows, deadline))
+        Ok(Ticket::new(queue, queued, (level, place), deadline))
+    }
+
+    /// Puts a request into its level's ring, which has a cell for every slot of the model, but may be full
+    /// of withdrawn requests behind one that waits.
+    #[inline]
+    fn push(&self, level: u8, queued: Queued) -> Result<Place, u32> {
+        let level = &self.levels[level as usize];
+        level.push(queued.to_number()).or_else(|number| {
+            level.sweep();
+            level.push(number)
+        })
+    }
+
+    /// Takes a request out of its level's ring, if no worker did.
+    pub(super) fn withdraw(&self, level: u8, place: Place, queued: Queued) -> bool {
+        self.levels[level as usize].withdraw(place, queued.to_number())
     }
 
     /// How long a request of `rows` rows is estimated to take from now: what waits ahead of it, at
     /// the best measured time per row, over the model's workers, and its own run.
+    #[inline(never)]
     fn estimate(&self, rows: Rows) -> Nanos {
         self.service.estimate(rows, self.queued_rows(), self.spec.workers)
     }
@@ -378,28 +401,25 @@ impl ModelQueue {
     /// What waits, as the rings have it, so that it can be taken; rows are counted up to `enough`.
     ///
     /// The deadline and the age are read only if `look` (a worker with a configured delay needs
-    /// them), and then requests that were given up do not count; else they are `Nanos(u64::MAX)` and
-    /// the present.
+    /// them); else they are `Nanos(u64::MAX)` and the present.
+    /// `ahead`: [`has_work_ahead`](Self::has_work_ahead) has just asked for the first request's lines.
     #[inline]
-    pub fn view(&self, look: bool, enough: u32, now: Nanos) -> QueuedView {
+    pub fn view(&self, look: bool, enough: u32, ahead: bool, now: Nanos) -> QueuedView {
         let mut view = QueuedView { rows: 0, oldest_at: now, earliest_deadline: Nanos(u64::MAX) };
         for level in &self.levels {
-            level.peek_each(|index| {
-                let slot = &self.pool.slots[index as usize];
-                if view.rows == 0 {
+            level.peek_each(|number| {
+                let queued = Queued::from_number(number);
+                if view.rows == 0 && !ahead {
                     // It will be taken: its lines come while this goes on.
                     level.prefetch_head();
-                    self.pool.prefetch(index);
+                    self.pool.prefetch(queued.index);
                 }
-                let asked = slot.asked();
                 if look {
-                    if slot.state.is_abandoned() {
-                        return true;
-                    }
+                    let asked = self.pool.slots[queued.index as usize].asked();
                     view.oldest_at = view.oldest_at.min(asked.submitted_at());
                     view.earliest_deadline = view.earliest_deadline.min(asked.deadline());
                 }
-                view.rows += asked.rows().0 as u32;
+                view.rows += queued.rows.0 as u32;
                 look || view.rows < enough
             });
         }
@@ -412,18 +432,13 @@ impl ModelQueue {
         self.levels.iter().fold(0, |sum, level| sum.wrapping_add(level.pushed()))
     }
 
-    /// Recycles requests that were given up and are at the heads of their levels.
+    /// Frees what withdrawn requests still occupy at the heads of their levels' rings.
+    #[inline]
     pub fn sweep(&self) {
-        for level in &self.levels {
-            let given_up = |index: u32| self.pool.slots[index as usize].state.is_abandoned();
-            while let Some(index) = level.pop_if(given_up) {
-                self.pool.slots[index as usize].state.recycle_abandoned();
-                self.put_free(index);
-            }
-        }
+        self.levels.iter().for_each(IndexRing::sweep);
     }
 
-    /// Whether anything is in a ring (given-up requests included).
+    /// Whether a request waits in a ring.
     #[inline]
     pub fn has_work(&self) -> bool {
         self.levels.iter().any(|l| !l.is_empty())
@@ -435,9 +450,9 @@ impl ModelQueue {
     pub fn has_work_ahead(&self) -> bool {
         let mut found = false;
         for level in &self.levels {
-            level.peek_each(|index| {
+            level.peek_each(|number| {
                 level.prefetch_head();
-                self.pool.prefetch(index);
+                self.pool.prefetch(Queued::from_number(number).index);
                 found = true;
                 false
             });
@@ -446,8 +461,7 @@ impl ModelQueue {
     }
 
     /// Takes requests of up to `rows_max` rows in all, highest priority first, oldest first within
-    /// a level, and gives each to `f`. Given-up requests on the way are recycled. A request that
-    /// would go over `rows_max` stays at the head of its level, unless it is the first: a request of
+    /// a level, and gives each to `f`. A request that would go over `rows_max` stays at the head of its level, unless it is the first: a request of
     /// more rows than are worth batching must run all the same.
     ///
     /// `worker` is the caller's number, of those in [`QueueSpec::workers`]; only one thread at a time
@@ -468,15 +482,14 @@ impl ModelQueue {
                 if room == 0 {
                     return;
                 }
-                let fits = |index: u32| {
-                    requests == 0 || self.pool.slots[index as usize].asked().rows().0 as u32 <= room
+                let fits = |number: u32| {
+                    requests == 0 || Queued::from_number(number).rows.0 as u32 <= room
                 };
-                let Some(index) = level.pop_if(fits) else { break };
-                if let Some(work) = Work::take(self, exit, index) {
-                    rows += work.rows().0 as u32;
-                    requests += 1;
-                    f(work);
-                }
+                let Some(number) = level.pop_if(fits) else { break };
+                let work = Work::take(self, exit, Queued::from_number(number));
+                rows += work.rows().0 as u32;
+                requests += 1;
+                f(work);
             }
         }
     }
@@ -484,17 +497,17 @@ impl ModelQueue {
     /// Wakes a sleeping worker other than `except`, if something waits.
     #[inline]
     pub fn wake_another(&self, except: usize) {
-        if self.has_work() {
-            self.idle.wake_one(self.spec.workers & !(1 << except));
+        let others = self.spec.workers & !(1 << except);
+        if others != 0 && self.has_work() {
+            self.idle.wake_one(others);
         }
     }
 
-    /// A request that waited was given up by its client.
-    pub(super) fn abandoned(&self, rows: Rows, reason: Failure) {
+    /// A request that waited was withdrawn by its client.
+    pub(super) fn abandoned(&self, index: u32, rows: Rows, reason: Failure) {
         self.exits[self.exits.len() - 1].given_up(rows);
         self.counters.abandoned[reason as usize].fetch_add(1, Ordering::Relaxed);
-        // Its slot stays in the ring until a worker comes by; a sleeping one would not.
-        self.idle.wake_one(self.spec.workers);
+        self.put_free(index);
     }
 
     #[inline]

@@ -12,6 +12,9 @@
 //! `p % capacity` in turn `p / capacity`. Turns are 32 bits: a thread would have to sleep inside a
 //! call through 2^32 rounds of the ring to mistake one turn for another.
 //!
+//! Whoever pushed a value may [`withdraw`](IndexRing::withdraw) it: by an exchange on the same word, so
+//! that it is popped or withdrawn, never both. The cell stays used until a consumer comes by.
+//!
 //! Orderings: the cell's compare-and-swap in `push` releases, the one in `pop_if` acquires, so what
 //! a producer wrote before `push` is seen by the consumer that got the value. The counters are
 //! advanced with release and read with acquire, so that a thread that sees a position sees the
@@ -20,7 +23,7 @@
 use crate::sys::prefetch::prefetch_for_write;
 use crate::sys::sync::{AtomicU64, Ordering, spin_turn};
 
-/// The FIFO. Values are below `u32::MAX`.
+/// The FIFO. Values are below [`IndexRing::VALUE_END`].
 #[derive(Debug)]
 pub struct IndexRing {
     cells: Box<[AtomicU64]>,
@@ -35,13 +38,22 @@ pub struct IndexRing {
 struct Padded(AtomicU64);
 
 const LOW: u64 = u32::MAX as u64;
+/// The lower half of a cell whose value was withdrawn.
+const WITHDRAWN: u64 = LOW;
 
 #[inline(always)]
 fn word(turn: u64, value: Option<u32>) -> u64 {
     (turn << 32) | value.map_or(0, |v| v as u64 + 1)
 }
 
+/// Where a value was put. It names one push in 2^32 rounds of the ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place(u64);
+
 impl IndexRing {
+    /// Values are below this.
+    pub const VALUE_END: u32 = WITHDRAWN as u32 - 1;
+
     /// A ring for at least `capacity` values (rounded up to a power of two, at least 2).
     pub fn new(capacity: usize) -> Self {
         let capacity = capacity.next_power_of_two().max(2);
@@ -63,10 +75,10 @@ impl IndexRing {
         (&self.cells[(position as usize) & (self.cells.len() - 1)], (position >> self.shift) & LOW)
     }
 
-    /// Appends `value`; gives it back if the ring is full.
+    /// Appends `value`, and says where; gives it back if the ring is full.
     #[inline]
-    pub fn push(&self, value: u32) -> Result<(), u32> {
-        debug_assert!(value != u32::MAX);
+    pub fn push(&self, value: u32) -> Result<Place, u32> {
+        debug_assert!(value < Self::VALUE_END);
         loop {
             // Acquire, with the release of whoever advanced it.
             let tail = self.tail.0.load(Ordering::Acquire);
@@ -82,7 +94,7 @@ impl IndexRing {
                 );
                 if taken.is_ok() {
                     advance(&self.tail.0, tail);
-                    return Ok(());
+                    return Ok(Place(tail));
                 }
             } else if (seen >> 32) == (turn.wrapping_sub(1) & LOW)
                 && tail == self.tail.0.load(Ordering::Acquire)
@@ -97,6 +109,27 @@ impl IndexRing {
         }
     }
 
+    /// Takes back `value`, which the caller pushed and which was put at `place`. `false`: somebody
+    /// popped it.
+    pub fn withdraw(&self, place: Place, value: u32) -> bool {
+        let (cell, turn) = self.cell(place.0);
+        // Relaxed: nothing is passed on. What the value stands for was the caller's before it was pushed,
+        // nobody else has reached it since, and nobody will through this cell.
+        cell.compare_exchange(
+            word(turn, Some(value)),
+            (turn << 32) | WITHDRAWN,
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        )
+        .is_ok()
+    }
+
+    /// Frees the cells of withdrawn values that nothing older is before.
+    #[inline]
+    pub fn sweep(&self) {
+        self.pop_if(|_| false);
+    }
+
     /// Removes the oldest value.
     pub fn pop(&self) -> Option<u32> {
         self.pop_if(|_| true)
@@ -106,14 +139,16 @@ impl IndexRing {
     ///
     /// `take` may be asked about a value that another consumer gets first; its answer then has no
     /// effect.
+    #[inline]
     pub fn pop_if(&self, mut take: impl FnMut(u32) -> bool) -> Option<u32> {
         loop {
             let head = self.head.0.load(Ordering::Acquire);
             let (cell, turn) = self.cell(head);
             let seen = cell.load(Ordering::Acquire);
             if (seen >> 32) == turn && seen & LOW != 0 {
-                let value = (seen & LOW) as u32 - 1;
-                if !take(value) {
+                let withdrawn = seen & LOW == WITHDRAWN;
+                let value = ((seen & LOW) - 1) as u32;
+                if !withdrawn && !take(value) {
                     return None;
                 }
                 // Acquire, with the release of the producer's exchange on this cell.
@@ -125,6 +160,9 @@ impl IndexRing {
                 );
                 if got.is_ok() {
                     advance(&self.head.0, head);
+                    if withdrawn {
+                        continue;
+                    }
                     return Some(value);
                 }
             } else if seen == word(turn, None) {
@@ -160,6 +198,7 @@ impl IndexRing {
 
     /// Calls `f` with the values that wait, oldest first, until it says no. A snapshot: values may
     /// be gone, or come, meanwhile.
+    #[inline]
     pub fn peek_each(&self, mut f: impl FnMut(u32) -> bool) {
         let head = self.head.0.load(Ordering::Acquire);
         // One more than the capacity: the head counter may lag behind the head by one.
@@ -170,7 +209,8 @@ impl IndexRing {
                 return;
             }
             // Another turn: taken meanwhile.
-            if (seen >> 32) == turn && !f((seen & LOW) as u32 - 1) {
+            let waits = (seen >> 32) == turn && seen & LOW != WITHDRAWN;
+            if waits && !f(((seen & LOW) - 1) as u32) {
                 return;
             }
         }

@@ -2,47 +2,20 @@
 //!
 //! [`Lease`] (client, filling) becomes [`Ticket`] (client, waiting) becomes [`Done`] (client,
 //! reading the answer); [`Work`] is the worker's. Each token is the only one of its kind for its
-//! slot, so exclusive access needs no check at run time. What travels through rings is the index.
+//! slot, so exclusive access needs no check at run time. What travels through rings is the index, with
+//! as much as a worker must know before the slot's lines have come ([`Queued`]).
 
+use super::asked::{Asked, Notify, Queued};
 use super::model_queue::Exit;
-use super::state::{Abandon, SlotState};
+use super::ring::Place;
+use super::state::SlotState;
 use super::{Failure, ModelQueue, Refusal, Submit};
 use crate::limits::TENSORS_MAX;
 use crate::model::signature::{RowsLayout, Span};
 use crate::sys::memory::AlignedBytes;
 use crate::sys::prefetch::{prefetch_for_read, prefetch_for_write};
-use crate::sys::sync::{Arc, AtomicU32, AtomicU64, Ordering};
+use crate::sys::sync::Arc;
 use crate::units::{Nanos, Receipt, Rows};
-
-/// Who is told when a request is done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Notify {
-    /// A thread that waits on the slot itself (in-process).
-    #[default]
-    Waiter,
-    /// The I/O thread, through the worker's completion ring.
-    Io,
-    /// As `Io`; but a worker that runs the request alone may answer through this
-    /// [outlet](super::outlet), if it is still lent for the request by then.
-    Outlet(u16),
-}
-
-impl Notify {
-    fn to_number(self) -> u32 {
-        match self {
-            Notify::Waiter => 0,
-            Notify::Io => 1,
-            Notify::Outlet(at) => 2 + at as u32,
-        }
-    }
-    fn from_number(number: u32) -> Notify {
-        match number {
-            0 => Notify::Waiter,
-            1 => Notify::Io,
-            at => Notify::Outlet((at - 2) as u16),
-        }
-    }
-}
 
 /// One slot, on two cache lines: see [`state`](super::state).
 #[derive(Debug)]
@@ -55,41 +28,6 @@ impl Slot {
     #[inline]
     pub fn asked(&self) -> &Asked {
         &self.state.asked
-    }
-}
-
-/// What the client writes at submission, ordered by the state. Atomics, since a worker that only
-/// peeks at the ring may read them too: a stale value is harmless, since taking the request goes
-/// through the state.
-#[derive(Debug, Default)]
-pub(super) struct Asked {
-    rows: AtomicU32,
-    notify: AtomicU32,
-    deadline: AtomicU64,
-    submitted_at: AtomicU64,
-    tag: AtomicU64,
-}
-
-impl Asked {
-    #[inline]
-    pub fn set(&self, rows: Rows, notify: Notify, tag: u64, submitted_at: Nanos, deadline: Nanos) {
-        self.rows.store(rows.0 as u32, Ordering::Relaxed);
-        self.notify.store(notify.to_number(), Ordering::Relaxed);
-        self.deadline.store(deadline.0, Ordering::Relaxed);
-        self.submitted_at.store(submitted_at.0, Ordering::Relaxed);
-        self.tag.store(tag, Ordering::Relaxed);
-    }
-    pub fn rows(&self) -> Rows {
-        Rows(self.rows.load(Ordering::Relaxed) as u16)
-    }
-    pub fn deadline(&self) -> Nanos {
-        Nanos(self.deadline.load(Ordering::Relaxed))
-    }
-    pub fn submitted_at(&self) -> Nanos {
-        Nanos(self.submitted_at.load(Ordering::Relaxed))
-    }
-    fn notify(&self) -> Notify {
-        Notify::from_number(self.notify.load(Ordering::Relaxed))
     }
 }
 
@@ -187,7 +125,7 @@ impl Lease {
     /// The payload's bytes, laid out as [`Signature::input_layout`](crate::model::signature::Signature::input_layout) says for this many rows. They
     /// hold what an earlier request left; the caller fills all of them.
     pub fn input_mut(&mut self) -> &mut [u8] {
-        // SAFETY: this token is the only one for the slot, whose state is FILLING; input_bytes was
+        // SAFETY: this token is the only one for the slot, which is in no ring; input_bytes was
         // checked against the slot's size when the lease was made.
         unsafe {
             std::slice::from_raw_parts_mut(self.queue.pool.input_ptr(self.index), self.input_bytes)
@@ -239,12 +177,27 @@ pub struct Ticket {
     queue: Arc<ModelQueue>,
     index: u32,
     rows: Rows,
+    level: u8,
+    place: Place,
     deadline: Nanos,
 }
 
 impl Ticket {
-    pub(super) fn new(queue: Arc<ModelQueue>, index: u32, rows: Rows, deadline: Nanos) -> Self {
-        Ticket { queue, index, rows, deadline }
+    /// The token of `queued`, which is at `place` in a level's ring.
+    pub(super) fn new(
+        queue: Arc<ModelQueue>,
+        queued: Queued,
+        (level, place): (u8, Place),
+        deadline: Nanos,
+    ) -> Self {
+        Ticket { queue, index: queued.index, rows: queued.rows, level, place, deadline }
+    }
+
+    /// Takes the request back if no worker has it.
+    fn withdraw(&self) -> bool {
+        let timed = self.deadline.0 != u64::MAX;
+        let queued = Queued { index: self.index, rows: self.rows, timed };
+        self.queue.withdraw(self.level, self.place, queued)
     }
 
     /// The slot's index among its model's.
@@ -273,8 +226,12 @@ impl Ticket {
     }
 
     /// Spins up to `spins` turns for the answer.
+    #[inline]
     pub fn spin(&self, spins: u32) -> bool {
-        self.slot().state.spin_done(spins)
+        let output = self.queue.pool.output_ptr(self.index);
+        // The worker writes the answer's first line just before the word that says so: looked for
+        // together, both come at the same time.
+        self.slot().state.spin_done(spins, || prefetch_for_read(output))
     }
 
     /// Sleeps until the answer is there or `timeout` has passed; may return early.
@@ -299,27 +256,26 @@ impl Ticket {
     ///
     /// `reason` is what the counters call it.
     pub fn cancel_queued(self, reason: Failure) -> Result<(), Ticket> {
-        if !self.slot().state.abandon_queued() {
+        if !self.withdraw() {
             return Err(self);
         }
         let rows = self.rows;
-        let (queue, _) = self.into_parts();
-        queue.abandoned(rows, reason);
+        let (queue, index) = self.into_parts();
+        queue.abandoned(index, rows, reason);
         Ok(())
     }
 
     /// Gives the request up unless its answer is there: `Ok` if so (its completion will not be
     /// sent), else the ticket back.
     pub fn give_up_undone(self) -> Result<(), Ticket> {
-        match self.slot().state.abandon() {
-            Abandon::Done => return Err(self),
-            Abandon::Queued => {
-                let rows = self.rows;
-                let (queue, _) = self.into_parts();
-                queue.abandoned(rows, Failure::Cancelled);
-            }
-            Abandon::Running => drop(self.into_parts()),
+        let ticket = match self.cancel_queued(Failure::Cancelled) {
+            Ok(()) => return Ok(()),
+            Err(ticket) => ticket,
+        };
+        if !ticket.slot().state.abandon() {
+            return Err(ticket);
         }
+        drop(ticket.into_parts());
         Ok(())
     }
 
@@ -333,10 +289,10 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        match self.slot().state.abandon() {
-            Abandon::Queued => self.queue.abandoned(self.rows, Failure::Cancelled),
-            Abandon::Running => {}
-            Abandon::Done => self.queue.put_free(self.index),
+        if self.withdraw() {
+            self.queue.abandoned(self.index, self.rows, Failure::Cancelled);
+        } else if !self.slot().state.abandon() {
+            self.queue.put_free(self.index);
         }
     }
 }
@@ -379,7 +335,7 @@ impl Done {
 
     /// The number that the client gave at submission.
     pub fn tag(&self) -> u64 {
-        self.slot().asked().tag.load(Ordering::Relaxed)
+        self.slot().asked().tag()
     }
 
     /// The spans of the outputs.
@@ -425,22 +381,16 @@ pub struct Work<'q> {
     exit: &'q Exit,
     index: u32,
     rows: Rows,
-    submitted_at: Nanos,
+    timed: bool,
 }
 
 impl<'q> Work<'q> {
-    /// Takes the popped slot `index`, unless its client gave up (then the slot is recycled).
+    /// The token of what was popped.
     #[inline]
-    pub(super) fn take(queue: &'q ModelQueue, exit: &'q Exit, index: u32) -> Option<Work<'q>> {
-        let slot = &queue.pool.slots[index as usize];
-        if !slot.state.take() {
-            slot.state.recycle_abandoned();
-            queue.put_free(index);
-            return None;
-        }
-        let rows = slot.asked().rows();
+    pub(super) fn take(queue: &'q ModelQueue, exit: &'q Exit, popped: Queued) -> Work<'q> {
+        let Queued { index, rows, timed } = popped;
         exit.taken(rows);
-        Some(Work { queue, exit, index, rows, submitted_at: slot.asked().submitted_at() })
+        Work { queue, exit, index, rows, timed }
     }
 
     fn slot(&self) -> &Slot {
@@ -454,12 +404,14 @@ impl<'q> Work<'q> {
 
     /// When it was submitted.
     pub fn submitted_at(&self) -> Nanos {
-        self.submitted_at
+        self.slot().asked().submitted_at()
     }
 
     /// The instant after which it is not worth running; `Nanos(u64::MAX)` if there is none.
+    #[inline]
     pub fn deadline(&self) -> Nanos {
-        self.slot().asked().deadline()
+        // Most have none, and then the slot's line need not be here.
+        if self.timed { self.slot().asked().deadline() } else { Nanos(u64::MAX) }
     }
 
     /// Who is told.
@@ -483,7 +435,7 @@ impl<'q> Work<'q> {
     /// The spans of its inputs and its payload.
     pub fn input(&self) -> (&'q [Span], &[u8]) {
         let layout = self.input_layout();
-        // SAFETY: the worker owns the slot (state RUNNING or ORPHANED), so nobody writes; rows was
+        // SAFETY: the worker owns the slot (it popped the index, and has not completed it), so nobody writes; rows was
         // checked against the slot's size at submission.
         let payload = unsafe {
             std::slice::from_raw_parts(self.queue.pool.input_ptr(self.index), layout.bytes)
@@ -494,7 +446,7 @@ impl<'q> Work<'q> {
     /// What the engine wrote.
     pub fn output(&self) -> &[u8] {
         let bytes = self.output_layout().bytes;
-        // SAFETY: the worker owns the slot (state RUNNING or ORPHANED) and writes to it only through
+        // SAFETY: the worker owns the slot (it popped the index, and has not completed it) and writes to it only through
         // `&mut self`; rows was checked against the slot's size at submission.
         unsafe { std::slice::from_raw_parts(self.queue.pool.output_ptr(self.index), bytes) }
     }
@@ -502,7 +454,7 @@ impl<'q> Work<'q> {
     /// The spans of its outputs and the bytes to write; those between spans are zero.
     pub fn output_mut(&mut self) -> (&'q [Span], &mut [u8]) {
         let layout = self.output_layout();
-        // SAFETY: the worker owns the slot (state RUNNING or ORPHANED) and `&mut self` is its only
+        // SAFETY: the worker owns the slot (it popped the index, and has not completed it) and `&mut self` is its only
         // token; rows was checked against the slot's size at submission.
         let payload = unsafe {
             std::slice::from_raw_parts_mut(self.queue.pool.output_ptr(self.index), layout.bytes)
@@ -510,20 +462,32 @@ impl<'q> Work<'q> {
         // Between tensors there may be bytes of an earlier request with other rows.
         let mut end = 0;
         for span in &layout.spans {
-            payload[end..span.offset].fill(0);
+            if end != span.offset {
+                payload[end..span.offset].fill(0);
+            }
             end = span.offset + span.len;
         }
         (&layout.spans, payload)
     }
 
     /// Calls `f` with each input and each output as a slice of its own.
+    #[inline(always)]
     pub fn buffers<R>(&mut self, f: impl FnOnce(&[&[u8]], &mut [&mut [u8]]) -> R) -> R {
-        // Makes zero what is between them.
-        self.output_mut();
         let (input, output) =
             (self.queue.pool.input_ptr(self.index), self.queue.pool.output_ptr(self.index));
+        // One of each is what most models have, and nothing is between one.
+        if let ([i], [o]) = (&*self.input_layout().spans, &*self.output_layout().spans) {
+            // SAFETY: the worker owns the slot, so nobody writes its input; the span lies inside the
+            // slot, since rows was checked at submission.
+            let input = unsafe { std::slice::from_raw_parts(input.add(i.offset), i.len) };
+            // SAFETY: as above, and `&mut self` is the slot's only token.
+            let output = unsafe { std::slice::from_raw_parts_mut(output.add(o.offset), o.len) };
+            return f(&[input], &mut [output]);
+        }
+        // Makes zero what is between them.
+        self.output_mut();
         let inputs: heapless::Vec<&[u8], TENSORS_MAX> = (self.input_layout().spans.iter())
-            // SAFETY: the worker owns the slot (state RUNNING or ORPHANED), so nobody writes its
+            // SAFETY: the worker owns the slot (it popped the index, and has not completed it), so nobody writes its
             // input; the spans lie inside the slot, since rows was checked at submission.
             .map(|s| unsafe { std::slice::from_raw_parts(input.add(s.offset), s.len) })
             .collect();
@@ -543,7 +507,7 @@ impl<'q> Work<'q> {
     }
 
     /// Ends the request. Returns the completion to send if the I/O thread is to be told.
-    #[inline]
+    #[inline(always)]
     pub fn complete(self, outcome: Result<Receipt, Failure>) -> Option<Completion> {
         let this = std::mem::ManuallyDrop::new(self);
         let tell_io = this.notify() != Notify::Waiter;
@@ -551,10 +515,10 @@ impl<'q> Work<'q> {
     }
 
     /// Whether the client still wants the answer.
-    #[inline]
+    #[inline(always)]
     fn end(&self, outcome: Result<Receipt, Failure>) -> bool {
         let slot = self.slot();
-        // SAFETY: the worker owns the slot (state RUNNING or ORPHANED).
+        // SAFETY: the worker owns the slot.
         unsafe { slot.state.record(|r| *r = outcome) };
         // The I/O thread must hear of a completion after the state says DONE, never before.
         let wanted = slot.state.complete();

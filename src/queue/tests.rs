@@ -202,6 +202,59 @@ fn priority_one_goes_first_and_a_large_request_waits_for_room() {
 }
 
 #[test]
+fn a_withdrawn_request_leaves_its_slot_at_once_and_its_cell_to_the_next_who_needs_it() {
+    let q = queue(4, 1);
+    // More often than the ring has cells, and no worker comes by.
+    for n in 0..100 {
+        let lease = q.lease(Rows(1)).unwrap();
+        assert_eq!(lease.index(), 0, "the same slot is free again");
+        let ticket = lease.submit(Submit { tag: n, ..Submit::default() }).unwrap();
+        ticket.cancel_queued(Failure::Cancelled).unwrap();
+        assert!(!q.has_work());
+    }
+    assert_eq!((q.queued(), q.outstanding()), (0, 0));
+    // Behind a request that waits, cells can't be freed; then the ring is full before the queue is.
+    let first = q.lease(Rows(2)).unwrap().submit(Submit::default()).unwrap();
+    let mut withdrawn = 0;
+    let refusal = loop {
+        match q.lease(Rows(3)).unwrap().submit(Submit::default()) {
+            Ok(ticket) => ticket.cancel_queued(Failure::Cancelled).unwrap(),
+            Err(refusal) => break refusal,
+        }
+        withdrawn += 1;
+    };
+    assert_eq!(refusal, Refusal::QueueFull { queued: 1, max: 4 });
+    assert_eq!(withdrawn, 8 - 1, "six slots have a ring of eight cells");
+    assert_eq!((q.queued(), q.outstanding()), (1, 1));
+    assert_eq!(q.view(false, 100, false, Nanos(0)).rows, 2);
+    // A worker passes over them.
+    for work in take_all(&q) {
+        assert_eq!(work.rows(), Rows(2));
+        work.complete(Ok(receipt()));
+    }
+    drop(first.into_done().unwrap());
+    let tickets: Vec<_> =
+        (0..4).map(|_| q.lease(Rows(1)).unwrap().submit(Submit::default())).collect();
+    assert!(tickets.iter().all(Result::is_ok));
+    assert_eq!(take_all(&q).len(), 4);
+}
+
+#[test]
+fn what_travels_through_the_ring_is_read_as_it_was_written() {
+    use super::asked::Queued;
+    use crate::limits::{BATCH_ROWS_MAX, SLOTS_PER_MODEL_MAX};
+    for index in [0, 1, SLOTS_PER_MODEL_MAX as u32 - 1] {
+        for rows in [1, 2, BATCH_ROWS_MAX as u16] {
+            for timed in [false, true] {
+                let queued = Queued { index, rows: Rows(rows), timed };
+                assert_eq!(Queued::from_number(queued.to_number()), queued);
+                assert!(queued.to_number() < IndexRing::VALUE_END);
+            }
+        }
+    }
+}
+
+#[test]
 fn a_ticket_dropped_while_running_gives_its_slot_back() {
     let q = queue(1, 1);
     let ticket = q.lease(Rows(1)).unwrap().submit(Submit::default()).unwrap();

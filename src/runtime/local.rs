@@ -274,7 +274,7 @@ impl Request {
     }
 
     fn submit_to(self, notify: Notify) -> Result<Pending, InferError> {
-        let Request { lease, timeout, priority, wait, .. } = self;
+        let Request { lease, timeout, priority, wait } = self;
         let ticket = lease.submit(Submit { timeout, priority, notify, ..Submit::default() })?;
         Ok(Pending { ticket: Some(ticket), wait })
     }
@@ -294,7 +294,9 @@ impl Request {
     /// # Errors
     /// It was refused, or it failed.
     pub fn infer(self) -> Result<Answer, InferError> {
-        self.submit()?.wait()
+        let Request { lease, timeout, priority, wait } = self;
+        let ticket = lease.submit(Submit { timeout, priority, ..Submit::default() })?;
+        wait_for(ticket, wait)
     }
 }
 
@@ -335,14 +337,8 @@ impl Pending {
     ///
     /// # Panics
     /// If [`poll`](Self::poll) gave the answer already.
-    pub fn wait(mut self) -> Result<Answer, InferError> {
-        assert!(self.ticket.is_some(), "the answer was given already");
-        loop {
-            // Without a bound of its own: the request's deadline, or its worker, ends it.
-            if let Some(result) = self.wait_until(Nanos(u64::MAX)) {
-                return result;
-            }
-        }
+    pub fn wait(self) -> Result<Answer, InferError> {
+        wait_for(self.ticket.expect("the answer was given already"), self.wait)
     }
 
     /// Waits for the answer until `until` on [`clock::now`]'s clock. `None`: it is not there yet,
@@ -387,6 +383,27 @@ impl Pending {
     }
 }
 
+/// Spins for the answer, then sleeps.
+#[inline]
+fn wait_for(ticket: Ticket, wait: WaitPolicy) -> Result<Answer, InferError> {
+    ticket.spin(wait.spins);
+    match ticket.into_done() {
+        Ok(done) => finish(done),
+        Err(ticket) => sleep_for(ticket),
+    }
+}
+
+#[inline(never)]
+fn sleep_for(ticket: Ticket) -> Result<Answer, InferError> {
+    let mut pending = Pending { ticket: Some(ticket), wait: WaitPolicy { spins: 0 } };
+    loop {
+        // Without a bound of its own: the request's deadline, or its worker, ends it.
+        if let Some(result) = pending.wait_until(Nanos(u64::MAX)) {
+            return result;
+        }
+    }
+}
+
 /// Ends a request whose deadline passed while it waited; else gives the ticket back.
 fn expire(ticket: Ticket) -> Result<InferError, Ticket> {
     let deadline = ticket.deadline();
@@ -397,6 +414,7 @@ fn expire(ticket: Ticket) -> Result<InferError, Ticket> {
     Ok(InferError::Failed(Failure::DeadlineExpired))
 }
 
+#[inline]
 fn finish(done: Done) -> Result<Answer, InferError> {
     let receipt = done.outcome().map_err(InferError::Failed)?;
     Ok(Answer { done, receipt })

@@ -106,7 +106,7 @@ fn the_table_finds_requests_by_slot_and_by_deadline() {
                 let (ticket, found) = table.remove(index).unwrap();
                 let (deadline, held) = model.remove(&index).unwrap();
                 assert_eq!((ticket.deadline(), found), (deadline, held));
-                // Given up; the worker's side recycles the slot.
+                // Given up: withdrawn, or dropped by the worker that runs it.
                 drop(ticket);
                 assert!(table.remove(index).is_none());
             }

@@ -136,6 +136,8 @@ struct Worker {
     stop: Arc<AtomicBool>,
     stats: Arc<WorkerStats>,
     virtual_now: u64,
+    /// Whether it comes from a spin that found something.
+    ahead: bool,
 }
 
 /// Starts a worker's thread. It reports once on `ready`, then serves until told to stop.
@@ -212,6 +214,7 @@ impl Worker {
             stop: spec.stop,
             stats: spec.stats,
             virtual_now: 0,
+            ahead: false,
         };
         Ok((worker, started))
     }
@@ -223,7 +226,9 @@ impl Worker {
     fn serve(&mut self) {
         let mut now = clock::now();
         loop {
-            let wait_until = match self.turn(now) {
+            let turn = self.turn(now);
+            self.ahead = false;
+            let wait_until = match turn {
                 // The next turn begins where the run ended.
                 Turn::Ran { end } => {
                     now = end;
@@ -234,11 +239,12 @@ impl Worker {
             if self.stop.load(Ordering::Acquire) {
                 return;
             }
-            now = self.rest(wait_until);
+            now = self.rest(now, wait_until);
         }
     }
 
     /// Looks at all lanes once and runs the batch that is most due, if one closes.
+    #[inline(always)]
     fn turn(&mut self, now: Nanos) -> Turn {
         let mut until = Nanos(u64::MAX);
         let mut best: Option<(usize, u32, crate::units::CloseReason)> = None;
@@ -270,13 +276,14 @@ impl Worker {
         }
     }
 
+    #[inline(always)]
     fn look(&mut self, n: usize, now: Nanos) -> Decision {
         let live = &mut self.lanes[n];
         let queue = &live.lane.queue;
         let delayed = live.lane.batch.max_queue_delay.0 != 0;
         // Read before the ring is: what comes later is new.
         let version = delayed.then(|| queue.version());
-        let view = queue.view(delayed, live.lane.batch.max_batch_size, now);
+        let view = queue.view(delayed, live.lane.batch.max_batch_size, self.ahead, now);
         live.waits_since = None;
         if view.rows == 0 {
             queue.sweep();
@@ -299,23 +306,24 @@ impl Worker {
     }
 
     /// Whether a lane changed since it was looked at.
+    #[inline(always)]
     fn anything_new(&self) -> bool {
         self.stop.load(Ordering::Acquire) || self.lanes.iter().any(Live::anything_new)
     }
 
     /// Spins, then sleeps, as the strategy says, until something is new or `until`. Returns the
-    /// present.
-    fn rest(&mut self, until: Nanos) -> Nanos {
+    /// present; `start` is when it was last looked at.
+    fn rest(&mut self, start: Nanos, until: Nanos) -> Nanos {
         let me = self.spec_id.0 as usize;
-        let start = clock::now();
         let budget = self.idle.spin_budget();
         if budget.0 > 0 {
             let spin_end = start.after(budget).min(until);
             let found = self.spin_until(spin_end);
-            let now = clock::now();
+            let now = clock::stamp();
             LaneStats::bump(&self.stats.spin_ns, now.since(start).0);
             self.idle.learn(found);
             if found {
+                self.ahead = true;
                 return now;
             }
         }
@@ -345,7 +353,7 @@ impl Worker {
                 }
                 crate::sys::sync::spin_turn();
             }
-            if clock::now() >= end {
+            if clock::stamp() >= end {
                 return false;
             }
         }

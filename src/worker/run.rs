@@ -4,11 +4,12 @@ use super::{Lane, Live, Worker};
 use crate::engine::{Instance, PlanIndex, RunError};
 use crate::limits::{BATCH_REQUESTS_MAX, TENSORS_MAX};
 use crate::metrics::{LaneStats, WorkerPhase, WorkerStats};
+use crate::queue::completion::CompletionSender;
 use crate::queue::{Failure, Work};
 use crate::sys::events::{Event, tell};
 use crate::sys::sync::Ordering;
 use crate::sys::{alloc, clock};
-use crate::units::{CloseReason, Nanos, Receipt, Rows};
+use crate::units::{CloseReason, Nanos, Receipt, Rows, WorkerId};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Durations of one run's stages.
@@ -35,114 +36,204 @@ impl Worker {
         let Worker { spec_id: id, lanes, completions, stats: worker_stats, .. } = self;
         let Live { lane, kind, instance, sizes, virtual_time, .. } = &mut lanes[n];
         let queue = &*lane.queue;
-        let mut works = Batch::new();
-        queue.take(id.0 as usize, rows, BATCH_REQUESTS_MAX, |work| {
-            // No more than asked for.
-            let _ = works.push(work);
-        });
-        if works.is_empty() {
-            return None;
-        }
-        queue.wake_another(id.0 as usize);
-        worker_stats.phase.store(WorkerPhase::Running as u64, Ordering::Relaxed);
-        let stats = &*lane.stats;
-        // Who has an answer need not wait until it is counted; but statistics that are asked for after
-        // it have it: see `WorkerStats::settle`.
-        worker_stats.counting.store(1, Ordering::Relaxed);
-        let model = queue.id().0;
-        let mut done = |work: Work<'_>, outcome: Result<Receipt, Failure>, at: Nanos, alone| {
-            let (submitted_at, rows) = (work.submitted_at(), work.rows());
-            completions.finish(work, outcome, alone);
-            let ns = at.since(submitted_at).0;
-            match outcome {
-                Ok(_) => {
-                    tell(Event::RequestAnswered { model, rows: rows.0, ns });
-                    LaneStats::bump(&stats.success, 1);
-                    LaneStats::bump(&stats.inference_count, rows.0 as u64);
-                    stats.queue.record(now.since(submitted_at));
-                    stats.request.record(at.since(submitted_at));
-                }
-                Err(failure) => {
-                    LaneStats::bump(&stats.failure[failure as usize], 1);
-                    let reason = failure.name();
-                    tell(match failure {
-                        Failure::ModelFailed | Failure::ModelPanicked => {
-                            Event::RequestFailed { model, reason }
-                        }
-                        _ => Event::RequestDropped { model, ns, reason },
-                    });
-                }
+        let me = id.0 as usize;
+        let mut answers = Answers { completions, stats: &lane.stats, model: queue.id().0, now };
+        let mut engine = Running { lane, kind: *kind, instance, sizes, worker_stats };
+        let batch = Closed { reason, worker: *id, now };
+        // Nearly always there is one request, and then nothing is made for more of them.
+        let end = if rows == 1 {
+            let mut taken = None;
+            queue.take(me, 1, 1, |work| taken = Some(work));
+            let work = taken?;
+            engine.begin(me);
+            batch.run_one(work, &mut engine, &mut answers)
+        } else {
+            let mut works = Batch::new();
+            queue.take(me, rows, BATCH_REQUESTS_MAX, |work| {
+                // No more than asked for.
+                let _ = works.push(work);
+            });
+            if works.is_empty() {
+                return None;
             }
+            engine.begin(me);
+            batch.run_all(works, &mut engine, &mut answers)
         };
-
-        // Those whose deadline passed while they waited are answered first, and not run.
-        let mut i = 0;
-        while i < works.len() {
-            if works[i].deadline() < now {
-                done(works.remove(i), Err(Failure::DeadlineExpired), now, false);
-            } else {
-                i += 1;
-            }
-        }
-        let mut end = now;
-        if !works.is_empty() {
-            let receipt = |work: &Work<'_>, stages: Stages, rows: u32| Receipt {
-                queue_ns: now.since(work.submitted_at()),
-                compute_input_ns: stages.input,
-                compute_infer_ns: stages.infer,
-                compute_output_ns: stages.output,
-                batch_size: Rows(rows as u16),
-                close_reason: reason,
-                worker: *id,
-            };
-            let total: u32 = works.iter().map(|w| w.rows().0 as u32).sum();
-            let mut engine = Running { lane, kind: *kind, instance, sizes, worker_stats };
-            match engine.attempt(&mut works, total, now) {
-                Ok(ran) => {
-                    end = ran.end;
-                    let alone = works.len() == 1;
-                    let requests = works.len() as u32;
-                    for work in works.drain(..) {
-                        let receipt = receipt(&work, ran.stages, total);
-                        done(work, Ok(receipt), end, alone);
-                    }
-                    engine.count(&ran);
-                    let (reason, ns) = (reason.name(), end.since(now).0);
-                    tell(Event::BatchRan { model, rows: total, requests, reason, ns });
-                }
-                Err(failure) if works.len() == 1 => {
-                    end = clock::now();
-                    for work in works.drain(..) {
-                        done(work, Err(failure), end, false);
-                    }
-                }
-                // One request may have spoilt the batch for all: each runs alone, so that only the
-                // guilty one fails.
-                Err(_) => {
-                    for work in works.drain(..) {
-                        let rows = work.rows().0 as u32;
-                        let mut alone = [work];
-                        let ran = engine.attempt(&mut alone, rows, clock::now());
-                        let [work] = alone;
-                        let outcome = ran.as_ref().map(|ran| receipt(&work, ran.stages, rows));
-                        end = clock::now();
-                        done(work, outcome.map_err(|failure| *failure), end, false);
-                        if let Ok(ran) = &ran {
-                            engine.count(ran);
-                        }
-                    }
-                }
-            }
-            LaneStats::bump(&stats.closed[reason as usize], 1);
-        }
-        completions.flush();
+        answers.completions.flush();
         // Release, with the acquire in `settle`.
         worker_stats.counting.store(0, Ordering::Release);
         let spent = end.since(now);
         LaneStats::bump(&worker_stats.busy_ns, spent.0);
-        *virtual_time = virtual_time.saturating_add(spent.0 / lane.weight.max(1) as u64);
+        let weight = lane.weight.max(1);
+        // A division takes long, and most models weigh the same.
+        let share = if weight == 1 { spent.0 } else { spent.0 / weight as u64 };
+        *virtual_time = virtual_time.saturating_add(share);
         worker_stats.phase.store(WorkerPhase::Idle as u64, Ordering::Relaxed);
         Some(end)
+    }
+}
+
+/// A batch that the policy closed.
+#[derive(Clone, Copy)]
+struct Closed {
+    reason: CloseReason,
+    worker: WorkerId,
+    /// When it was closed.
+    now: Nanos,
+}
+
+impl Closed {
+    /// What the client of one of its requests is told, in a run of `rows` rows.
+    #[inline(always)]
+    fn receipt(&self, work: &Work<'_>, stages: Stages, rows: u32) -> Receipt {
+        Receipt {
+            queue_ns: self.now.since(work.submitted_at()),
+            compute_input_ns: stages.input,
+            compute_infer_ns: stages.infer,
+            compute_output_ns: stages.output,
+            batch_size: Rows(rows as u16),
+            close_reason: self.reason,
+            worker: self.worker,
+        }
+    }
+
+    /// Runs the only request there is. Returns when it ended.
+    #[inline(always)]
+    fn run_one(
+        self,
+        mut work: Work<'_>,
+        engine: &mut Running<'_>,
+        answers: &mut Answers<'_>,
+    ) -> Nanos {
+        let now = self.now;
+        if work.deadline() < now {
+            answers.give(work, Err(Failure::DeadlineExpired), now, false);
+            return now;
+        }
+        let rows = work.rows().0 as u32;
+        let end = match engine.attempt(std::slice::from_mut(&mut work), rows, now) {
+            Ok(ran) => {
+                let receipt = self.receipt(&work, ran.stages, rows);
+                answers.give(work, Ok(receipt), ran.end, true);
+                self.count(&ran, engine, (rows, 1));
+                ran.end
+            }
+            Err(failure) => {
+                let end = clock::stamp();
+                answers.give(work, Err(failure), end, false);
+                end
+            }
+        };
+        LaneStats::bump(&answers.stats.closed[self.reason as usize], 1);
+        end
+    }
+
+    /// Runs several, as one batch. Returns when the last ended.
+    #[inline(never)]
+    fn run_all(
+        self,
+        mut works: Batch<'_>,
+        engine: &mut Running<'_>,
+        answers: &mut Answers<'_>,
+    ) -> Nanos {
+        let now = self.now;
+        // Those whose deadline passed while they waited are answered first, and not run.
+        let mut i = 0;
+        while i < works.len() {
+            if works[i].deadline() < now {
+                answers.give(works.remove(i), Err(Failure::DeadlineExpired), now, false);
+            } else {
+                i += 1;
+            }
+        }
+        let requests = works.len() as u32;
+        match requests {
+            0 => return now,
+            1 => return self.run_one(works.remove(0), engine, answers),
+            _ => {}
+        }
+        let rows: u32 = works.iter().map(|w| w.rows().0 as u32).sum();
+        let mut end = now;
+        match engine.attempt(&mut works, rows, now) {
+            Ok(ran) => {
+                end = ran.end;
+                for work in works.drain(..) {
+                    let receipt = self.receipt(&work, ran.stages, rows);
+                    answers.give(work, Ok(receipt), end, false);
+                }
+                self.count(&ran, engine, (rows, requests));
+            }
+            // One request may have spoilt the batch for all: each runs alone, so that only the guilty
+            // one fails.
+            Err(_) => {
+                for work in works.drain(..) {
+                    let rows = work.rows().0 as u32;
+                    let mut alone = [work];
+                    let ran = engine.attempt(&mut alone, rows, clock::stamp());
+                    let [work] = alone;
+                    let outcome = ran.as_ref().map(|ran| self.receipt(&work, ran.stages, rows));
+                    end = clock::stamp();
+                    answers.give(work, outcome.map_err(|failure| *failure), end, false);
+                    if let Ok(ran) = &ran {
+                        engine.count(ran);
+                    }
+                }
+            }
+        }
+        LaneStats::bump(&answers.stats.closed[self.reason as usize], 1);
+        end
+    }
+
+    /// Counts a run over so many rows of so many requests.
+    #[inline]
+    fn count(&self, ran: &Ran, engine: &Running<'_>, (rows, requests): (u32, u32)) {
+        engine.count(ran);
+        let (model, reason) = (engine.lane.queue.id().0, self.reason.name());
+        let ns = ran.end.since(self.now).0;
+        tell(Event::BatchRan { model, rows, requests, reason, ns });
+    }
+}
+
+/// Who is answered, and where that is counted.
+struct Answers<'a> {
+    completions: &'a mut CompletionSender,
+    stats: &'a LaneStats,
+    model: u16,
+    now: Nanos,
+}
+
+impl Answers<'_> {
+    /// Ends a request at the instant `at`, and counts it. `alone`: it ran without company.
+    #[inline(always)]
+    fn give(&mut self, work: Work<'_>, outcome: Result<Receipt, Failure>, at: Nanos, alone: bool) {
+        let (submitted_at, rows) = (work.submitted_at(), work.rows());
+        self.completions.finish(work, outcome, alone);
+        match outcome {
+            Ok(_) => self.count_success(rows, submitted_at, at),
+            Err(failure) => self.count_failure(failure, at.since(submitted_at)),
+        }
+    }
+
+    /// Not inlined: what comes before the answer is what its client waits for, and is better without.
+    #[inline(never)]
+    fn count_success(&self, rows: Rows, submitted_at: Nanos, at: Nanos) {
+        let (model, stats, took) = (self.model, self.stats, at.since(submitted_at));
+        tell(Event::RequestAnswered { model, rows: rows.0, ns: took.0 });
+        LaneStats::bump(&stats.success, 1);
+        LaneStats::bump(&stats.inference_count, rows.0 as u64);
+        stats.queue.record(self.now.since(submitted_at));
+        stats.request.record(took);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn count_failure(&self, failure: Failure, took: Nanos) {
+        let (model, ns, reason) = (self.model, took.0, failure.name());
+        LaneStats::bump(&self.stats.failure[failure as usize], 1);
+        tell(match failure {
+            Failure::ModelFailed | Failure::ModelPanicked => Event::RequestFailed { model, reason },
+            _ => Event::RequestDropped { model, ns, reason },
+        });
     }
 }
 
@@ -165,8 +256,19 @@ struct Running<'a> {
 }
 
 impl Running<'_> {
+    /// Requests were taken by worker `me`: others may take what is left, and statistics wait for these.
+    #[inline(always)]
+    fn begin(&self, me: usize) {
+        self.lane.queue.wake_another(me);
+        self.worker_stats.phase.store(WorkerPhase::Running as u64, Ordering::Relaxed);
+        // Who has an answer need not wait until it is counted; but statistics that are asked for after
+        // it have it: see `WorkerStats::settle`.
+        self.worker_stats.counting.store(1, Ordering::Relaxed);
+    }
+
     /// Runs `works`, `rows` rows in all, on the smallest plan that holds them, from the instant
     /// `start`. What came of it is to be [counted](Self::count).
+    #[inline(always)]
     fn attempt(&mut self, works: &mut [Work<'_>], rows: u32, start: Nanos) -> Result<Ran, Failure> {
         let Some(instance) = self.instance.as_mut() else { return Err(Failure::ModelFailed) };
         let index = self.sizes.iter().position(|&s| s >= rows).ok_or(Failure::ModelFailed)?;
@@ -189,22 +291,27 @@ impl Running<'_> {
                 Ok(Ran { stages, index, start, end })
             }
             Ok(Err(_)) => Err(Failure::ModelFailed),
-            Err(_panic) => {
-                // What a panic left inside the engine can't be trusted: a fresh instance. This is the
-                // one path on which a worker allocates.
-                alloc::set_hot(false);
-                *self.instance = None;
-                *self.instance = self.lane.engine.instance().ok();
-                LaneStats::bump(&self.worker_stats.rebuilds, 1);
-                let rebuilt = u8::from(self.instance.is_some());
-                tell(Event::EnginePanicked { model: self.lane.queue.id().0, rebuilt });
-                alloc::set_hot(true);
-                Err(Failure::ModelPanicked)
-            }
+            Err(_panic) => Err(self.rebuild()),
         }
     }
 
+    /// What a panic left inside the engine can't be trusted: a fresh instance. This is the one path on
+    /// which a worker allocates.
+    #[cold]
+    #[inline(never)]
+    fn rebuild(&mut self) -> Failure {
+        alloc::set_hot(false);
+        *self.instance = None;
+        *self.instance = self.lane.engine.instance().ok();
+        LaneStats::bump(&self.worker_stats.rebuilds, 1);
+        let rebuilt = u8::from(self.instance.is_some());
+        tell(Event::EnginePanicked { model: self.lane.queue.id().0, rebuilt });
+        alloc::set_hot(true);
+        Failure::ModelPanicked
+    }
+
     /// Counts a run that succeeded.
+    #[inline(never)]
     fn count(&self, ran: &Ran) {
         let stats = &self.lane.stats;
         stats.compute_input.record(ran.stages.input);
@@ -218,6 +325,7 @@ impl Running<'_> {
 
 /// One request that fills its plan: from its own buffers into its own buffers. Returns the instants at
 /// which the inference began, it ended, and the outputs were scattered.
+#[inline(always)]
 fn direct(
     instance: &mut dyn Instance,
     plan: PlanIndex,
@@ -228,12 +336,13 @@ fn direct(
     // Comes while the clock is read.
     work.prefetch_end();
     // Nothing is gathered or scattered: these stages take no time.
-    let end = clock::now();
+    let end = clock::stamp();
     Ok([start, end, end])
 }
 
 /// Several requests, or fewer rows than the plan has: through the engine's staging areas. Returns the
 /// same instants.
+#[inline(never)]
 fn staged(
     instance: &mut dyn Instance,
     plan: PlanIndex,
@@ -248,9 +357,9 @@ fn staged(
             offsets[i] += span.len;
         }
     }
-    let infer_from = clock::now();
+    let infer_from = clock::stamp();
     instance.infer(plan)?;
-    let infer_to = clock::now();
+    let infer_to = clock::stamp();
     let mut offsets = [0usize; TENSORS_MAX];
     for work in works.iter_mut() {
         let (spans, payload) = work.output_mut();
@@ -260,5 +369,5 @@ fn staged(
             offsets[o] += span.len;
         }
     }
-    Ok([infer_from, infer_to, clock::now()])
+    Ok([infer_from, infer_to, clock::stamp()])
 }

@@ -256,20 +256,22 @@ impl FakeCompute {
     }
 }
 
+#[inline(never)]
 fn wait(span: Nanos) {
-    if span.0 > 0 {
-        let until = clock::now().after(span);
-        while clock::now() < until {
-            std::hint::spin_loop();
-        }
+    let until = clock::now().after(span);
+    while clock::now() < until {
+        std::hint::spin_loop();
     }
 }
 
 impl FakeInstance {
+    #[inline(always)]
     fn spend(&self, plan: PlanIndex) {
-        wait(self.run_ns[plan.0]);
-        let rounds = self.run_rounds[plan.0];
-        // A model that only takes its time stays the floor that others are compared with.
+        // A model that takes no time stays the floor that others are compared with.
+        let (span, rounds) = (self.run_ns[plan.0], self.run_rounds[plan.0]);
+        if span.0 > 0 {
+            wait(span);
+        }
         if rounds > 0 {
             std::hint::black_box(grind(rounds));
         }
@@ -333,6 +335,14 @@ impl Instance for FakeInstance {
                     return Err(fault.raise());
                 }
             }
+        }
+        // The same as below for one of each and rows alike.
+        if let ([input], [output]) = (inputs, &mut *outputs)
+            && input.len() == output.len()
+            && self.input_row_bytes[0] == self.output_row_bytes[0]
+        {
+            output.copy_from_slice(input);
+            return Ok(());
         }
         for (o, output) in outputs.iter_mut().enumerate() {
             let i = o.min(inputs.len() - 1);
