@@ -16,6 +16,10 @@
  *     if (status == CORELANE_CLIENT_OK)
  *         status = corelane_client_infer(&client, &mlp, 1, in, sizeof in, out, sizeof out, 1000000, NULL);
  *
+ * Where the line is the latency, float32 tensors may travel as halves or as bytes: say so with
+ * `corelane_client_open_encoded`, and convert with `corelane_client_f16`, `corelane_client_i8` and their
+ * inverses. The client itself has no floating point but in those four.
+ *
  * What it needs of you is a `corelane_client_port`: bytes out, bytes in, and a clock. Between two calls of
  * `read`, the receiver (its interrupt's or its DMA's buffer) must hold what comes while a frame is sent:
  * CORELANE_CLIENT_WINDOW_BYTES and an eighth more for the frames around them. It need not hold more, whatever
@@ -27,7 +31,7 @@
  * One client is used by one thread (or one interrupt level) at a time; several clients are independent.
  *
  * The link and the messages are specified in the crate's documentation, `wire` and `wire::link`; this client
- * speaks version 1 of both. It sends a request at a time, waits after a loss for as long as the line's speed
+ * speaks version 1 of the link and versions 1 and 2 of the messages. It sends a request at a time, waits after a loss for as long as the line's speed
  * and the allowance say (it does not measure round trips), and never repeats a request by itself.
  */
 #ifndef CORELANE_CLIENT_H
@@ -52,6 +56,10 @@ extern "C" {
 #ifndef CORELANE_CLIENT_LATENCY_US
 #define CORELANE_CLIENT_LATENCY_US 50000
 #endif
+/* Tensors that one model is opened with an encoding for, at most 16; each takes 7 bytes of the client. */
+#ifndef CORELANE_CLIENT_ENCODINGS_MAX
+#define CORELANE_CLIENT_ENCODINGS_MAX 4
+#endif
 /* Inputs of a model, and outputs of a model, as the protocol limits them. */
 #define CORELANE_CLIENT_TENSORS_MAX 8
 /* Longest name of a model, as the protocol limits it. */
@@ -72,9 +80,35 @@ typedef enum {
     CORELANE_CLIENT_LINK_LOST,
     /* The server refused the request or failed: `client.error` says why. */
     CORELANE_CLIENT_SERVER,
-    /* What the server said is not protocol version 1. */
-    CORELANE_CLIENT_PROTOCOL
+    /* What the server said is not the protocol. */
+    CORELANE_CLIENT_PROTOCOL,
+    /* The server speaks version 1 of the protocol only: it knows no encodings. Nothing was asked. */
+    CORELANE_CLIENT_VERSION
 } corelane_client_status;
+
+/* How the elements of a float32 tensor travel. */
+typedef enum {
+    /* As they are, four bytes. */
+    CORELANE_CLIENT_F32 = 0,
+    /* IEEE 754 half precision, two bytes. */
+    CORELANE_CLIENT_F16 = 1,
+    /* One signed byte, which stands for (byte - zero point) * scale. */
+    CORELANE_CLIENT_I8 = 2
+} corelane_client_encoding_kind;
+
+/* What is asked for one tensor. */
+typedef struct {
+    /* Its position, from 0, among the inputs or the outputs. */
+    uint8_t position;
+    /* 0: among the inputs, 1: among the outputs. */
+    uint8_t output;
+    /* A `corelane_client_encoding_kind`. */
+    uint8_t kind;
+    /* For CORELANE_CLIENT_I8: the byte that stands for 0, and the distance between two values, which must
+     * be positive, finite and not subnormal. */
+    int8_t zero_point;
+    float scale;
+} corelane_client_encoding;
 
 /* The line, and time. Each gets `context`. */
 typedef struct {
@@ -100,13 +134,16 @@ typedef struct {
 typedef struct {
     /* As it was given to `corelane_client_open`, which does not copy it. */
     const char *name;
+    /* As they were given to `corelane_client_open_encoded`, which does not copy them; null: none. */
+    const corelane_client_encoding *encodings;
+    uint8_t encodings_len;
     /* Most rows of one request. */
     uint16_t rows_max;
     /* Lowest priority; 1 is the highest. */
     uint8_t priority_levels;
     /* Whether requests may have several rows. */
     uint8_t batched;
-    /* Bytes of one row of each tensor. */
+    /* Bytes of one row of each tensor, as it travels. */
     uint32_t input_row_bytes[CORELANE_CLIENT_TENSORS_MAX];
     uint32_t output_row_bytes[CORELANE_CLIENT_TENSORS_MAX];
     uint8_t inputs, outputs;
@@ -149,6 +186,8 @@ typedef struct {
     uint16_t generation;
     uint8_t phase;
     uint8_t status;
+    /* Of the protocol, as both speak it in this session. */
+    uint8_t version;
 
     /* The link: our stream. A message is `head`, then `payload`; its first byte is at `base`. */
     const uint8_t *payload;
@@ -156,7 +195,7 @@ typedef struct {
     uint16_t base, edge;
     uint16_t session, peer_frame;
     size_t furthest_len;
-    uint8_t head[CORELANE_CLIENT_NAME_LEN_MAX + 24];
+    uint8_t head[CORELANE_CLIENT_NAME_LEN_MAX + 24 + 7 * CORELANE_CLIENT_ENCODINGS_MAX];
     uint8_t head_len;
     uint8_t count, round, tries, resend_armed;
     uint32_t resend_at;
@@ -200,6 +239,13 @@ void corelane_client_init(corelane_client *client, const corelane_client_port *p
 corelane_client_status corelane_client_open(corelane_client *client, const char *name,
                                             corelane_client_model *model, uint32_t within_us);
 
+/* The same, with tensors that travel encoded; those that are not listed, and those that are not float32, travel
+ * as they are. The list stays where it is. `input` and `output` of `corelane_client_infer` are then as they
+ * travel. What the server can't do is an error of its (207 `bad_encoding`). */
+corelane_client_status corelane_client_open_encoded(corelane_client *client, const char *name,
+                                                    const corelane_client_encoding *encodings, size_t len,
+                                                    corelane_client_model *model, uint32_t within_us);
+
 /* Sends rows and waits for the answer. Input and output are all tensors, in order, each beginning at the next
  * multiple of 8 bytes; `corelane_client_input_len` and `_output_len` are their lengths, and must be. The
  * input stays where it is and must not change meanwhile. What `output` holds after an error is no answer.
@@ -215,6 +261,14 @@ void corelane_client_close(corelane_client *client);
 /* Bytes of `rows` rows of input, or of output; SIZE_MAX if memory can't hold so many. */
 size_t corelane_client_input_len(const corelane_client_model *model, uint16_t rows);
 size_t corelane_client_output_len(const corelane_client_model *model, uint16_t rows);
+
+/* A number as it travels, and back. To a half: the nearest, of two as near the even one; from 65520 on that is
+ * infinity, and NaN stays NaN. To a byte: the nearest, of two as near the even one before the zero point is
+ * added; what lies beyond becomes -128 or 127, and NaN the zero point. */
+uint16_t corelane_client_f16(float value);
+float corelane_client_from_f16(uint16_t half);
+int8_t corelane_client_i8(float value, float scale, int8_t zero_point);
+float corelane_client_from_i8(int8_t byte, float scale, int8_t zero_point);
 
 #ifdef __cplusplus
 }
@@ -233,6 +287,10 @@ size_t corelane_client_output_len(const corelane_client_model *model, uint16_t r
 #error "CORELANE_CLIENT_WINDOW_BYTES is 1 to 32767"
 #endif
 
+#if CORELANE_CLIENT_ENCODINGS_MAX < 1 || CORELANE_CLIENT_ENCODINGS_MAX > 16
+#error "CORELANE_CLIENT_ENCODINGS_MAX is 1 to 16"
+#endif
+
 /* ---- what the protocol says ---- */
 
 enum {
@@ -245,7 +303,10 @@ enum {
     /* On the line, no frame with a byte of payload is shorter. */
     CL_DATA_LINE_MIN = CL_OVERHEAD + 3,
     CL_RESEND_TIMES = 10,
+    /* Of the link, and of the messages. */
     CL_VERSION = 1,
+    CL_MESSAGES_MIN = 1,
+    CL_MESSAGES_MAX = 2,
     CL_MAGIC = 0xC1,
     CL_PREFIX = 8
 };
@@ -255,7 +316,7 @@ enum {
 #define CL_TIMEOUT_US_MAX 3600000000u
 
 enum { CL_OPEN = 1, CL_ACCEPT, CL_DATA, CL_ACK, CL_NAK, CL_PING, CL_RESET };
-enum { CL_HELLO = 0, CL_OPEN_MODEL = 2, CL_INFER = 3 };
+enum { CL_HELLO = 0, CL_OPEN_MODEL = 2, CL_INFER = 3, CL_OPEN_ENCODED = 10 };
 enum { CL_HELLO_OK = 0, CL_OPENED = 2, CL_ANSWER = 3, CL_ERROR = 4, CL_GOODBYE = 9, CL_NOTHING = 255 };
 
 enum { CL_DOWN, CL_OPENING, CL_UP };
@@ -612,6 +673,18 @@ static void cl_signature_tensor_done(corelane_client *client)
     }
 }
 
+/* Bytes of a float32 element of the tensor that is being read, as it travels. */
+static uint8_t cl_element_bytes(const corelane_client *client)
+{
+    const corelane_client_model *model = client->model;
+    uint8_t at = client->signature.output ? model->outputs : model->inputs, n;
+
+    for (n = 0; n < model->encodings_len; n++)
+        if (model->encodings[n].position == at && model->encodings[n].output == client->signature.output)
+            return (uint8_t)(4 >> model->encodings[n].kind);
+    return 4;
+}
+
 static int cl_signature(corelane_client *client, uint8_t byte)
 {
     /* f32, f16, f64, i8, u8, i16, u16, i32, u32, i64, u64, bool. */
@@ -657,7 +730,7 @@ static int cl_signature(corelane_client *client, uint8_t byte)
     case CL_SIG_TYPE:
         if (number >= sizeof sizes)
             return cl_bad(client);
-        client->signature.bytes = sizes[number];
+        client->signature.bytes = number == 0 ? cl_element_bytes(client) : sizes[number];
         client->signature.step = CL_SIG_AXES;
         break;
     case CL_SIG_AXES:
@@ -730,7 +803,8 @@ static int cl_message(corelane_client *client)
     } else if (client->reply != client->wanted) {
         return cl_bad(client);
     } else if (client->reply == CL_HELLO_OK) {
-        if (cl_read_varint(&reader, UINT8_MAX) != CL_VERSION)
+        client->version = cl_read_byte(&reader);
+        if (client->version < CL_MESSAGES_MIN || client->version > CL_MESSAGES_MAX)
             return cl_bad(client);
         cl_read_varint(&reader, UINT32_MAX);
         cl_read_varint(&reader, UINT16_MAX);
@@ -1101,11 +1175,32 @@ static int cl_ready(corelane_client *client, cl_until *until)
             return -1;
     client->generation++;
     at = cl_begin_message(client, CL_HELLO);
-    *at++ = CL_VERSION;
-    *at++ = CL_VERSION;
+    *at++ = CL_MESSAGES_MIN;
+    *at++ = CL_MESSAGES_MAX;
     *at++ = 1;
     *at++ = 'c';
     return cl_exchange(client, until, at, NULL, 0, CL_HELLO_OK);
+}
+
+/* The list of an `OpenEncoded`: its length, then its entries. */
+static uint8_t *cl_write_encodings(uint8_t *at, const corelane_client_encoding *encodings, uint8_t len)
+{
+    uint8_t *list = at++, n;
+    uint32_t scale;
+
+    for (n = 0; n < len; n++) {
+        *at++ = (uint8_t)(encodings[n].position | (encodings[n].output ? 0x80 : 0));
+        *at++ = encodings[n].kind;
+        if (encodings[n].kind == CORELANE_CLIENT_I8) {
+            memcpy(&scale, &encodings[n].scale, sizeof scale);
+            cl_put_u32(at, scale);
+            at[4] = (uint8_t)encodings[n].zero_point;
+            at += 5;
+        }
+    }
+    /* 16 entries of 7 bytes: one byte of a varint. */
+    *list = (uint8_t)(at - list - 1);
+    return at;
 }
 
 static int cl_open(corelane_client *client, cl_until *until, corelane_client_model *model)
@@ -1117,10 +1212,16 @@ static int cl_open(corelane_client *client, cl_until *until, corelane_client_mod
     model->inputs = model->outputs = 0;
     memset(&client->signature, 0, sizeof client->signature);
     client->id = client->next_id++;
-    at = cl_write_varint(cl_begin_message(client, CL_OPEN_MODEL), client->id);
+    if (model->encodings_len > 0 && client->version < CL_MESSAGES_MAX)
+        return cl_fail(client, CORELANE_CLIENT_VERSION);
+    at = cl_begin_message(client, model->encodings_len > 0 ? CL_OPEN_ENCODED : CL_OPEN_MODEL);
+    at = cl_write_varint(at, client->id);
     at = cl_write_varint(at, (uint32_t)len);
     memcpy(at, model->name, len);
-    if (cl_exchange(client, until, at + len, NULL, 0, CL_OPENED) != 0)
+    at += len;
+    if (model->encodings_len > 0)
+        at = cl_write_encodings(at, model->encodings, model->encodings_len);
+    if (cl_exchange(client, until, at, NULL, 0, CL_OPENED) != 0)
         return -1;
     model->generation = client->generation;
     return 0;
@@ -1144,7 +1245,7 @@ static corelane_client_status cl_end(corelane_client *client)
 {
     corelane_client_status status = (corelane_client_status)client->status;
 
-    if (status != CORELANE_CLIENT_OK && status != CORELANE_CLIENT_SERVER)
+    if (status != CORELANE_CLIENT_OK && status != CORELANE_CLIENT_SERVER && status != CORELANE_CLIENT_VERSION)
         corelane_client_close(client);
     return status;
 }
@@ -1164,12 +1265,38 @@ void corelane_client_init(corelane_client *client, const corelane_client_port *p
 corelane_client_status corelane_client_open(corelane_client *client, const char *name,
                                             corelane_client_model *model, uint32_t within_us)
 {
+    return corelane_client_open_encoded(client, name, NULL, 0, model, within_us);
+}
+
+/* Whether an entry can be; the server knows the tensors. */
+static int cl_encoding_sound(const corelane_client_encoding *encoding)
+{
+    uint32_t scale;
+
+    memcpy(&scale, &encoding->scale, sizeof scale);
+    if (encoding->position >= CORELANE_CLIENT_TENSORS_MAX || encoding->output > 1 ||
+        encoding->kind > CORELANE_CLIENT_I8)
+        return 0;
+    /* Positive, with an exponent that is neither the subnormals' nor infinity's. */
+    return encoding->kind != CORELANE_CLIENT_I8 || (scale >= 0x00800000u && scale < 0x7F800000u);
+}
+
+corelane_client_status corelane_client_open_encoded(corelane_client *client, const char *name,
+                                                    const corelane_client_encoding *encodings, size_t len,
+                                                    corelane_client_model *model, uint32_t within_us)
+{
     cl_until until = cl_begin(client, within_us);
+    size_t n;
 
     memset(model, 0, sizeof *model);
-    if (strlen(name) > CORELANE_CLIENT_NAME_LEN_MAX)
+    if (strlen(name) > CORELANE_CLIENT_NAME_LEN_MAX || len > CORELANE_CLIENT_ENCODINGS_MAX)
         return CORELANE_CLIENT_ARGUMENT;
+    for (n = 0; n < len; n++)
+        if (!cl_encoding_sound(&encodings[n]))
+            return CORELANE_CLIENT_ARGUMENT;
     model->name = name;
+    model->encodings = encodings;
+    model->encodings_len = (uint8_t)len;
     if (cl_ready(client, &until) == 0)
         cl_open(client, &until, model);
     return cl_end(client);
@@ -1225,6 +1352,89 @@ size_t corelane_client_input_len(const corelane_client_model *model, uint16_t ro
 size_t corelane_client_output_len(const corelane_client_model *model, uint16_t rows)
 {
     return cl_payload_len(model->output_row_bytes, model->outputs, rows);
+}
+
+/* ---- encodings ---- */
+
+static uint32_t cl_float_bits(float value)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+static float cl_bits_float(uint32_t bits)
+{
+    float value;
+
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+uint16_t corelane_client_f16(float value)
+{
+    uint32_t bits = cl_float_bits(value), magnitude = bits & 0x7FFFFFFFu, half, shift;
+
+    if (magnitude > 0x7F800000u) {
+        half = 0x7E00;
+    } else if (magnitude >= 0x477FF000u) {
+        /* 65520 lies between the largest half and the next, which is infinity. */
+        half = 0x7C00;
+    } else if (magnitude >= 0x38800000u) {
+        /* The exponent's bias is 15 and not 127, ten bits of the fraction stay; a carry goes into the
+         * exponent, as it should. */
+        half = magnitude - (112u << 23);
+        half = (half + 0xFFF + (half >> 13 & 1)) >> 13;
+    } else {
+        /* Subnormal: steps of 2^-24. */
+        shift = 126 - (magnitude >> 23);
+        half = 0;
+        if (shift <= 24) {
+            uint32_t fraction = (magnitude & 0x7FFFFF) | (magnitude >> 23 ? 0x800000 : 0);
+            uint32_t rest = fraction & ((1u << shift) - 1), middle = 1u << (shift - 1);
+
+            half = fraction >> shift;
+            half += rest > middle || (rest == middle && (half & 1));
+        }
+    }
+    return (uint16_t)((bits >> 16 & 0x8000) | half);
+}
+
+float corelane_client_from_f16(uint16_t half)
+{
+    uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 0x1F, fraction = half & 0x3FF;
+
+    if (exponent == 0)
+        /* Steps of 2^-24; both factors and the product are normal, or 0. */
+        return cl_bits_float(sign | cl_float_bits((float)fraction * cl_bits_float((127u - 24) << 23)));
+    if (exponent == 0x1F)
+        return cl_bits_float(sign | 0x7F800000u | (fraction ? 0x400000u | fraction << 13 : 0));
+    return cl_bits_float(sign | (exponent + 112) << 23 | fraction << 13);
+}
+
+int8_t corelane_client_i8(float value, float scale, int8_t zero_point)
+{
+    float steps = value / scale;
+    uint32_t magnitude;
+    int32_t whole;
+
+    if (!(steps == steps))
+        steps = 0;
+    steps = steps > 256 ? 256 : steps < -256 ? -256 : steps;
+    /* To the nearest, of two as near the even one, without the help of the current rounding mode. */
+    whole = (int32_t)steps;
+    steps = steps < (float)whole ? (float)whole - steps : steps - (float)whole;
+    magnitude = (uint32_t)(whole < 0 ? -whole : whole);
+    if (steps > 0.5f || (steps == 0.5f && (magnitude & 1)))
+        whole += value < 0 ? -1 : 1;
+    whole += zero_point;
+    return (int8_t)(whole > 127 ? 127 : whole < -128 ? -128 : whole);
+}
+
+float corelane_client_from_i8(int8_t byte, float scale, int8_t zero_point)
+{
+    return (float)(byte - zero_point) * scale;
 }
 
 #endif

@@ -19,7 +19,7 @@ static corelane_client client;
 /* Bytes of the line that the client did not read yet. */
 static uint8_t line[4096];
 static size_t line_len, line_at;
-static unsigned long frames, statuses[CORELANE_CLIENT_PROTOCOL + 1];
+static unsigned long frames, statuses[CORELANE_CLIENT_VERSION + 1];
 
 static uint32_t below(uint32_t n)
 {
@@ -32,7 +32,7 @@ static uint32_t below(uint32_t n)
 /* Messages as a server has them: a hello's answer, two models, an answer, errors, a goodbye. In those with a
  * request's id, the byte 0xEE stands for it. */
 static const uint8_t messages[][64] = {
-    {17, 0xC1, 9, 0, 0, 0, 0, 0, 0, 0, 1, 0x80, 0x80, 0x80, 0x20, 0x80, 2, 3},
+    {17, 0xC1, 9, 0, 0, 0, 0, 0, 0, 0, 2, 0x80, 0x80, 0x80, 0x20, 0x80, 2, 3},
     {27, 0xC1, 6, 0, 0, 13, 0, 0, 0, 2, 0xEE, 2, 8, 1, 0, 1, 1, 1, 'x', 0, 1, 4, 1, 1, 'y', 9, 1, 1},
     {24, 0xC1, 6, 0, 0, 10, 0, 0, 0, 2, 0xEE, 2, 8, 1, 0, 0, 1, 0, 5, 0, 1, 1, 'y', 0, 0},
     {31, 0xC1, 15, 0, 0, 8, 0, 0, 0, 3, 0xEE, 1, 0xE8, 7, 0xD0, 0x0F, 0xB8, 0x17, 0xA0, 0x1F, 1, 4, 0, 2,
@@ -40,6 +40,8 @@ static const uint8_t messages[][64] = {
     {21, 0xC1, 13, 0, 0, 0, 0, 0, 0, 4, 1, 0xEE, 0xAC, 2, 4, 'f', 'u', 'l', 'l', 64, 64},
     {14, 0xC1, 6, 0, 0, 0, 0, 0, 0, 4, 0, 100, 0, 3, 0},
     {9, 0xC1, 1, 0, 0, 0, 0, 0, 0, 9},
+    /* A server of version 1. */
+    {17, 0xC1, 9, 0, 0, 0, 0, 0, 0, 0, 1, 0x80, 0x80, 0x80, 0x20, 0x80, 2, 3},
 };
 
 static void say(uint8_t byte)
@@ -109,7 +111,7 @@ static void server(void)
 
         /* Mostly what the client waits for, so that it comes far. */
         if (below(24) && client.wanted == CL_HELLO_OK)
-            which = 0;
+            which = below(8) ? 0 : 7;
         else if (below(24) && client.wanted == CL_OPENED)
             which = 1;
         else if (below(24) && client.wanted == CL_ANSWER)
@@ -180,6 +182,7 @@ int main(int argc, char **argv)
     corelane_client_port port = {NULL, read_line, write_line, now_us};
     corelane_client_model model;
     corelane_client_receipt receipt;
+    corelane_client_encoding encodings[CORELANE_CLIENT_ENCODINGS_MAX];
     unsigned long round, rounds;
     unsigned n;
 
@@ -196,9 +199,22 @@ int main(int argc, char **argv)
         size_t input_len, output_len;
         uint8_t *input, *output;
 
+        corelane_client_status status;
+        unsigned asked = below(CORELANE_CLIENT_ENCODINGS_MAX + 2);
+
         /* One byte on the wire. */
         client.next_id = 1;
-        if (ended(corelane_client_open(&client, "model", &model, WITHIN_US), since) != CORELANE_CLIENT_OK)
+        for (n = 0; n < CORELANE_CLIENT_ENCODINGS_MAX; n++) {
+            encodings[n].position = (uint8_t)below(3);
+            encodings[n].output = (uint8_t)below(2);
+            encodings[n].kind = (uint8_t)(below(30) ? below(3) : below(256));
+            encodings[n].zero_point = (int8_t)below(256);
+            encodings[n].scale = below(30) ? 0.5f : 0;
+        }
+        status = asked > CORELANE_CLIENT_ENCODINGS_MAX
+                     ? corelane_client_open(&client, "model", &model, WITHIN_US)
+                     : corelane_client_open_encoded(&client, "model", encodings, asked, &model, WITHIN_US);
+        if (ended(status, since) != CORELANE_CLIENT_OK)
             continue;
         input_len = corelane_client_input_len(&model, 1);
         output_len = corelane_client_output_len(&model, 1);
@@ -215,11 +231,11 @@ int main(int argc, char **argv)
         free(output);
     }
     printf("%lu frames; calls that ended as", frames);
-    for (n = 0; n <= CORELANE_CLIENT_PROTOCOL; n++)
-        printf(" %u: %lu%s", n, statuses[n], n < CORELANE_CLIENT_PROTOCOL ? "," : "\n");
+    for (n = 0; n <= CORELANE_CLIENT_VERSION; n++)
+        printf(" %u: %lu%s", n, statuses[n], n < CORELANE_CLIENT_VERSION ? "," : "\n");
     /* Each way out was taken, and each way in. */
-    for (n = 0; n <= CORELANE_CLIENT_PROTOCOL; n++)
-        if (n != CORELANE_CLIENT_ARGUMENT && statuses[n] == 0) {
+    for (n = 0; n <= CORELANE_CLIENT_VERSION; n++)
+        if (statuses[n] == 0) {
             printf("no call ended as %u\n", n);
             return 1;
         }

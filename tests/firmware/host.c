@@ -3,7 +3,7 @@
  *   host TERMINAL MODELS
  *
  * Opens `mlp` and `dscnn_kws`, sends the goldens' inputs again and again, compares the answers, and has two
- * requests end in their errors. Ends with 0 if all was right. */
+ * requests end in their errors. Then `dscnn_kws` again with tensors that travel as halves and as bytes. Ends with 0 if all was right. */
 #define _DEFAULT_SOURCE
 #define CORELANE_CLIENT_IMPLEMENTATION
 #include "corelane_client.h"
@@ -26,8 +26,11 @@
  * model's manifest. */
 #define MISMATCH_MAX 1e-5f
 
+/* The same of an answer in bytes, whose input was rounded to halves: a step of the output and a bit. */
+#define ENCODED_MAX (2.0f / 255)
+
 static const char *const status_names[] = {
-    "ok", "argument", "port", "deadline", "link lost", "server", "protocol",
+    "ok", "argument", "port", "deadline", "link lost", "server", "protocol", "version",
 };
 
 static int terminal_read(void *context, uint8_t *bytes, size_t len, uint32_t wait_us)
@@ -161,6 +164,117 @@ static int golden(corelane_client *client, const char *models, const char *name,
     return 0;
 }
 
+/* The conversions, apart from any server: each half comes back, numbers between two go to the nearer one and
+ * from the middle to the even one, and bytes agree with the C library's rounding. */
+static int conversions(void)
+{
+    uint32_t half, n, state = 1;
+
+    for (half = 0; half < 0x10000; half++) {
+        float value = corelane_client_from_f16((uint16_t)half), next, middle;
+        uint32_t magnitude = half & 0x7FFF, even;
+
+        if (magnitude > 0x7C00) {
+            if (!isnan(value) || (corelane_client_f16(value) & 0x7FFF) != 0x7E00)
+                return printf("failed: half %04x is no NaN\n", half), 1;
+            continue;
+        }
+        if (corelane_client_f16(value) != half)
+            return printf("failed: half %04x comes back as %04x\n", half, corelane_client_f16(value)), 1;
+        if (magnitude >= 0x7C00)
+            continue;
+        /* Infinity stands for 65536 here. */
+        next = magnitude == 0x7BFF ? copysignf(65536, value) : corelane_client_from_f16((uint16_t)(half + 1));
+        middle = (value + next) / 2;
+        even = half + (half & 1);
+        if (corelane_client_f16(middle) != even || corelane_client_f16(nextafterf(middle, value)) != half ||
+            corelane_client_f16(nextafterf(middle, next)) != half + 1)
+            return printf("failed: near half %04x\n", half), 1;
+    }
+    for (n = 0; n < 1000000; n++) {
+        float scale = 0.25f, value, wanted;
+        int8_t zero_point, byte;
+
+        state = state * 1664525 + 1013904223;
+        zero_point = (int8_t)(state >> 24);
+        value = ((float)(state >> 8 & 0xFFF) - 2048) / 32;
+        wanted = rintf(value / scale) + zero_point;
+        wanted = wanted > 127 ? 127 : wanted < -128 ? -128 : wanted;
+        byte = corelane_client_i8(value, scale, zero_point);
+        if ((float)byte != wanted ||
+            corelane_client_i8(corelane_client_from_i8(byte, scale, zero_point), scale, zero_point) != byte)
+            return printf("failed: %g is byte %d\n", (double)value, byte), 1;
+    }
+    if (corelane_client_i8(NAN, 1, 7) != 7 || corelane_client_i8(INFINITY, 1, -128) != 127 ||
+        corelane_client_i8(-INFINITY, 1, 0) != -128)
+        return printf("failed: numbers that are none\n"), 1;
+    return 0;
+}
+
+/* Tensors that travel encoded: what is lost is no more than the encodings lose. */
+static int encoded(corelane_client *client, const char *models)
+{
+    static const corelane_client_encoding list[2] = {
+        {0, 0, CORELANE_CLIENT_F16, 0, 0},
+        /* A softmax: numbers from 0 to 1. */
+        {0, 1, CORELANE_CLIENT_I8, -128, 1.0f / 255},
+    };
+    static float input[ELEMENTS_MAX], wanted[ELEMENTS_MAX];
+    static uint16_t halves[ELEMENTS_MAX];
+    static int8_t bytes[ELEMENTS_MAX];
+    corelane_client_encoding bad = {0, 0, CORELANE_CLIENT_I8, 0, 0};
+    corelane_client_model model;
+    corelane_client_status status;
+    size_t n, inputs = load(models, "dscnn_kws", "input", input) / sizeof *input;
+    size_t outputs = load(models, "dscnn_kws", "output", wanted) / sizeof *wanted;
+    int again, best = 0, golden_best = 0;
+
+    status = corelane_client_open_encoded(client, "dscnn_kws", &bad, 1, &model, WITHIN_US);
+    if (status != CORELANE_CLIENT_ARGUMENT)
+        return failed(client, "a scale of 0", status);
+    bad.scale = 1;
+    bad.position = 1;
+    for (again = 0; again < RETRIES; again++) {
+        status = corelane_client_open_encoded(client, "dscnn_kws", &bad, 1, &model, WITHIN_US);
+        if (status != CORELANE_CLIENT_LINK_LOST)
+            break;
+    }
+    if (status != CORELANE_CLIENT_SERVER || client->error.code != 207 || client->error.a != 1)
+        return failed(client, "a tensor that is not there", status);
+    for (again = 0; again < RETRIES; again++) {
+        status = corelane_client_open_encoded(client, "dscnn_kws", list, 2, &model, WITHIN_US);
+        if (status != CORELANE_CLIENT_LINK_LOST)
+            break;
+    }
+    if (status != CORELANE_CLIENT_OK)
+        return failed(client, "dscnn_kws, encoded", status);
+    if (corelane_client_input_len(&model, 1) != 2 * inputs || corelane_client_output_len(&model, 1) != outputs)
+        return printf("failed after %u rows: encoded rows have other lengths\n", right), 1;
+    for (n = 0; n < inputs; n++)
+        halves[n] = corelane_client_f16(input[n]);
+    for (again = 0; again < RETRIES; again++) {
+        status = corelane_client_infer(client, &model, 1, halves, 2 * inputs, bytes, outputs, WITHIN_US, NULL);
+        if (status != CORELANE_CLIENT_LINK_LOST)
+            break;
+    }
+    if (status != CORELANE_CLIENT_OK)
+        return failed(client, "dscnn_kws, encoded", status);
+    for (n = 0; n < outputs; n++) {
+        float got = corelane_client_from_i8(bytes[n], list[1].scale, list[1].zero_point);
+
+        if (bytes[n] > bytes[best])
+            best = (int)n;
+        if (wanted[n] > wanted[golden_best])
+            golden_best = (int)n;
+        if (!(fabsf(got - wanted[n]) <= ENCODED_MAX))
+            return printf("failed after %u rows: encoded: %g for %g\n", right, (double)got, (double)wanted[n]), 1;
+    }
+    if (best != golden_best)
+        return printf("failed after %u rows: encoded: another class\n", right), 1;
+    right++;
+    return 0;
+}
+
 /* Requests that must end in their errors. */
 static int errors(corelane_client *client)
 {
@@ -195,6 +309,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "host TERMINAL MODELS\n");
         return 2;
     }
+    if (conversions() != 0)
+        return 1;
     terminal = open(argv[1], O_RDWR | O_NOCTTY | O_NONBLOCK);
     if (terminal < 0 || tcgetattr(terminal, &raw) != 0) {
         perror(argv[1]);
@@ -207,7 +323,7 @@ int main(int argc, char **argv)
     code = errors(&client) || golden(&client, argv[2], "mlp", "", 1) ||
            golden(&client, argv[2], "mlp", "batch4/", 4) ||
            golden(&client, argv[2], "dscnn_kws", "", 1) ||
-           golden(&client, argv[2], "dscnn_kws", "batch4/", 4);
+           golden(&client, argv[2], "dscnn_kws", "batch4/", 4) || encoded(&client, argv[2]);
     corelane_client_close(&client);
     printf("%" PRIu32 " frames received, %" PRIu32 " units damaged, %" PRIu32 " frames sent, %" PRIu32
            " again\n",
