@@ -1,10 +1,14 @@
 //! The sans-I/O half of a client: requests become bytes, bytes become events.
 
-use crate::limits::{AUTH_NONCE_BYTES, AUTH_PROOF_BYTES, ENCODINGS_BYTES_MAX};
+mod talk;
+
+pub(super) use talk::{Fault, Noted, Talk, number};
+
+use crate::limits::{AUTH_NONCE_BYTES, AUTH_PROOF_BYTES};
 use crate::units::{Micros, ModelId, Priority, RequestId, Rows};
 use crate::wire::{
-    self, EncodeError, EncodingsError, FrameError, HeadDecoder, HealthKind, MessageError, Reply,
-    Request, ServerLimits, TensorEncoding,
+    EncodeError, EncodingsError, FrameError, HeadDecoder, HealthKind, MessageError, Reply,
+    ServerLimits, TensorEncoding,
 };
 
 /// Where a session stands.
@@ -26,22 +30,23 @@ pub enum State {
     Leaving,
 }
 
-/// What an id in flight waits for.
+/// What an id in flight waits for. The numbers are those of the request and of its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[repr(u8)]
 pub enum Kind {
     /// [`Reply::Opened`].
-    Open,
+    Open = 2,
     /// [`Reply::Answer`].
-    Infer,
+    Infer = 3,
     /// [`Reply::Stats`].
-    Stats,
+    Stats = 5,
     /// [`Reply::Pong`].
-    Ping,
+    Ping = 6,
     /// [`Reply::Health`].
-    Health,
+    Health = 7,
     /// [`Reply::Models`].
-    Models,
+    Models = 8,
 }
 
 /// Why a session can't go on, or can't send this.
@@ -173,11 +178,7 @@ pub struct Infer {
 /// Answers are matched by id, in any order. An id is in flight until the head of its reply is here.
 #[derive(Debug, Clone)]
 pub struct Session<const N: usize> {
-    state: State,
-    version: u8,
-    limits: Option<ServerLimits>,
-    in_flight: heapless::Vec<(RequestId, Kind), N>,
-    next_id: u32,
+    pub(super) talk: Talk<N>,
     head: HeadDecoder,
     /// The head has been returned as an event and must be cleared before the next byte.
     head_done: bool,
@@ -194,47 +195,48 @@ impl<const N: usize> Session<N> {
     /// Before the first byte of a connection.
     pub const fn new() -> Self {
         Session {
-            state: State::Start,
-            version: 0,
-            limits: None,
-            in_flight: heapless::Vec::new(),
-            next_id: 1,
+            talk: Talk::NEW,
             head: HeadDecoder::new(),
             head_done: false,
             payload_remaining: 0,
         }
     }
+    /// Before the first byte of another connection.
+    pub(super) fn reset(&mut self) {
+        self.talk.reset();
+        self.head.clear();
+        self.head_done = false;
+        self.payload_remaining = 0;
+    }
+    /// The error behind a fault.
+    fn told<T>(&self, result: Result<T, Fault>) -> Result<T, SessionError> {
+        result.map_err(|Fault| self.talk.fault)
+    }
     /// Where the conversation stands.
     pub const fn state(&self) -> State {
-        self.state
+        self.talk.state
     }
     /// The version that both speak; 0 until the server has said so.
     pub const fn version(&self) -> u8 {
-        self.version
+        self.talk.version
     }
     /// What the server allows, once it has said so.
     pub const fn limits(&self) -> Option<ServerLimits> {
-        self.limits
+        self.talk.limits
     }
     /// Requests that wait for their reply.
     pub fn in_flight(&self) -> usize {
-        self.in_flight.len()
+        self.talk.in_flight.len()
     }
     /// Whether `id` waits for its reply.
     pub fn is_in_flight(&self, id: RequestId) -> bool {
-        self.in_flight.iter().any(|(other, _)| *other == id)
+        self.talk.is_in_flight(id)
     }
 
     /// Writes the hello; `name` is for the server's log.
     pub fn hello(&mut self, name: &str, out: &mut [u8]) -> Result<usize, SessionError> {
-        if self.state != State::Start {
-            return Err(SessionError::WrongState);
-        }
-        let (version_min, version_max) = (wire::VERSION_MIN, wire::VERSION_MAX);
-        let message = Request::Hello { version_min, version_max, client: name };
-        let n = wire::encode_head(&message, 0, out)?;
-        self.state = State::Greeting;
-        Ok(n)
+        let result = self.talk.hello(name, out);
+        self.told(result)
     }
     /// Writes the proof that answers the challenge.
     pub fn auth(
@@ -242,49 +244,14 @@ impl<const N: usize> Session<N> {
         proof: [u8; AUTH_PROOF_BYTES],
         out: &mut [u8],
     ) -> Result<usize, SessionError> {
-        if !matches!(self.state, State::Challenged { .. }) {
-            return Err(SessionError::WrongState);
-        }
-        let n = wire::encode_head(&Request::Auth { proof }, 0, out)?;
-        self.state = State::Greeting;
-        Ok(n)
+        let result = self.talk.auth(&proof, out);
+        self.told(result)
     }
 
-    /// Takes an id for a request of `kind`, lets `message` make it, and writes its head.
-    fn send<'a>(
-        &mut self,
-        kind: Kind,
-        payload_len: usize,
-        out: &mut [u8],
-        message: impl FnOnce(RequestId) -> Request<'a>,
-    ) -> Result<(RequestId, usize), SessionError> {
-        if self.state != State::Ready {
-            return Err(SessionError::WrongState);
-        }
-        let allowed = self.limits.map_or(N, |limits| limits.in_flight_max as usize);
-        let max = if kind == Kind::Infer { N.min(allowed) } else { N };
-        if self.in_flight.len() >= max {
-            return Err(SessionError::InFlight { len: self.in_flight.len(), max });
-        }
-        if let Some(limits) = self.limits
-            && payload_len > limits.payload_bytes_max as usize
-        {
-            let max = limits.payload_bytes_max as usize;
-            return Err(EncodeError::PayloadTooLong { len: payload_len, max }.into());
-        }
-        while self.is_in_flight(RequestId(self.next_id)) {
-            self.next_id = self.next_id.wrapping_add(1);
-        }
-        let id = RequestId(self.next_id);
-        let n = wire::encode_head(&message(id), payload_len, out)?;
-        self.next_id = self.next_id.wrapping_add(1);
-        // The length was checked above.
-        let _ = self.in_flight.push((id, kind));
-        Ok((id, n))
-    }
     /// Writes a request for a model by name. Returns the id and the bytes written, as all that follow.
     pub fn open(&mut self, name: &str, out: &mut [u8]) -> Result<(RequestId, usize), SessionError> {
-        self.send(Kind::Open, 0, out, |id| Request::Open { id, name })
+        let result = self.talk.open(name, None, out);
+        self.told(result)
     }
     /// Writes a request for a model by name whose listed tensors travel encoded.
     ///
@@ -296,14 +263,8 @@ impl<const N: usize> Session<N> {
         tensors: &[TensorEncoding],
         out: &mut [u8],
     ) -> Result<(RequestId, usize), SessionError> {
-        let mut list = [0; ENCODINGS_BYTES_MAX];
-        let len = wire::write_encodings(tensors, &mut list)?;
-        let encodings = &list[..len];
-        let needed = Request::OpenEncoded { id: RequestId(0), name, encodings }.version();
-        if self.state == State::Ready && self.version < needed {
-            return Err(SessionError::VersionTooLow { version: self.version, needed });
-        }
-        self.send(Kind::Open, 0, out, |id| Request::OpenEncoded { id, name, encodings })
+        let result = self.talk.open(name, Some(tensors), out);
+        self.told(result)
     }
     /// Writes the head of an inference; the caller sends `payload_len` bytes of tensors after it.
     pub fn infer(
@@ -312,22 +273,18 @@ impl<const N: usize> Session<N> {
         payload_len: usize,
         out: &mut [u8],
     ) -> Result<(RequestId, usize), SessionError> {
-        let Infer { model, rows, deadline, priority } = infer;
-        self.send(Kind::Infer, payload_len, out, |id| Request::Infer {
-            id,
-            model,
-            rows,
-            deadline,
-            priority,
-        })
+        let result = self.talk.infer(&infer, payload_len, out);
+        self.told(result)
     }
     /// Writes a request for statistics.
     pub fn stats(&mut self, out: &mut [u8]) -> Result<(RequestId, usize), SessionError> {
-        self.send(Kind::Stats, 0, out, |id| Request::Stats { id })
+        let result = self.talk.only_id(Kind::Stats, out);
+        self.told(result)
     }
     /// Writes a ping.
     pub fn ping(&mut self, out: &mut [u8]) -> Result<(RequestId, usize), SessionError> {
-        self.send(Kind::Ping, 0, out, |id| Request::Ping { id })
+        let result = self.talk.only_id(Kind::Ping, out);
+        self.told(result)
     }
     /// Writes a question of health.
     pub fn health(
@@ -335,28 +292,24 @@ impl<const N: usize> Session<N> {
         kind: HealthKind,
         out: &mut [u8],
     ) -> Result<(RequestId, usize), SessionError> {
-        self.send(Kind::Health, 0, out, |id| Request::Health { id, kind })
+        let result = self.talk.health(kind, out);
+        self.told(result)
     }
     /// Writes a request for the list of models.
     pub fn models(&mut self, out: &mut [u8]) -> Result<(RequestId, usize), SessionError> {
-        self.send(Kind::Models, 0, out, |id| Request::Models { id })
+        let result = self.talk.only_id(Kind::Models, out);
+        self.told(result)
     }
     /// Writes the withdrawal of a request. The request stays in flight until its error or answer
     /// comes.
     pub fn cancel(&mut self, id: RequestId, out: &mut [u8]) -> Result<usize, SessionError> {
-        if self.state != State::Ready {
-            return Err(SessionError::WrongState);
-        }
-        Ok(wire::encode_head(&Request::Cancel { id }, 0, out)?)
+        let result = self.talk.cancel(id, out);
+        self.told(result)
     }
     /// Writes the goodbye: no request may follow; answers still come.
     pub fn goodbye(&mut self, out: &mut [u8]) -> Result<usize, SessionError> {
-        if self.state != State::Ready {
-            return Err(SessionError::WrongState);
-        }
-        let n = wire::encode_head(&Request::Goodbye, 0, out)?;
-        self.state = State::Leaving;
-        Ok(n)
+        let result = self.talk.goodbye(out);
+        self.told(result)
     }
 
     /// Bytes of the current message's payload that are still to come.
@@ -386,66 +339,92 @@ impl<const N: usize> Session<N> {
         &'a mut self,
         bytes: &'a [u8],
     ) -> Result<(usize, Option<Event<'a>>), SessionError> {
+        let (taken, gathered) = match self.gather(bytes) {
+            Ok(gathered) => gathered,
+            Err(Fault) => return Err(self.talk.fault),
+        };
+        let event = match gathered {
+            Gathered::Nothing => None,
+            Gathered::Payload => {
+                let bytes = bytes.get(..taken).unwrap_or_default();
+                Some(Event::Payload { bytes, remaining: self.payload_remaining })
+            }
+            Gathered::Head { payload_len } => {
+                let header = self.head.head().map_or(&[][..], |head| head.header);
+                let reply = Reply::decode(header)?;
+                if self.talk.note(header).is_err() {
+                    return Err(self.talk.fault);
+                }
+                self.payload_remaining = payload_len;
+                Some(Event::Reply { reply, payload_len })
+            }
+        };
+        Ok((taken, event))
+    }
+    /// As [`feed`](Self::feed), for one who reads of the replies what is for him, gives `on` what comes,
+    /// and stops where that says so.
+    pub(super) fn hear(
+        &mut self,
+        mut bytes: &[u8],
+        on: &mut dyn FnMut(Heard<'_>) -> bool,
+    ) -> Result<bool, Fault> {
+        loop {
+            let (taken, gathered) = self.gather(bytes)?;
+            let (piece, rest) = bytes.split_at_checked(taken).unwrap_or((bytes, &[]));
+            bytes = rest;
+            let goes_on = match gathered {
+                Gathered::Nothing if taken == 0 => return Ok(true),
+                Gathered::Nothing => true,
+                Gathered::Payload => {
+                    on(Heard::Payload { bytes: piece, remaining: self.payload_remaining })
+                }
+                Gathered::Head { payload_len } => {
+                    let header = self.head.head().map_or(&[][..], |head| head.header);
+                    let noted = self.talk.note(header)?;
+                    self.payload_remaining = payload_len;
+                    on(Heard::Reply { header, noted, payload_len })
+                }
+            };
+            if !goes_on {
+                return Ok(false);
+            }
+        }
+    }
+    /// Takes bytes of a payload, or of a head.
+    fn gather(&mut self, bytes: &[u8]) -> Result<(usize, Gathered), Fault> {
         if self.payload_remaining > 0 {
             let n = bytes.len().min(self.payload_remaining as usize);
-            if n == 0 {
-                return Ok((0, None));
-            }
             self.payload_remaining -= n as u32;
-            let event = Event::Payload { bytes: &bytes[..n], remaining: self.payload_remaining };
-            return Ok((n, Some(event)));
+            return Ok((n, if n == 0 { Gathered::Nothing } else { Gathered::Payload }));
         }
         if self.head_done {
             self.head.clear();
-            self.head_done = false;
         }
-        let mut taken = self.head.feed(bytes)?;
-        taken += self.head.feed(&bytes[taken..])?;
-        let Some(head) = self.head.head() else {
-            return Ok((taken, None));
+        let taken = match self.head.feed(bytes) {
+            Ok(taken) => taken,
+            Err(error) => {
+                self.talk.fault = SessionError::Frame(error);
+                return Err(Fault);
+            }
         };
-        let payload_len = head.payload_len;
-        let reply = Reply::decode(head.header)?;
-        let unexpected = SessionError::Unexpected { number: reply.number(), id: reply.id() };
-        let ready = matches!(self.state, State::Ready | State::Leaving);
-        let kind = match reply {
-            Reply::HelloOk { version, limits } if self.state == State::Greeting => {
-                if !(wire::VERSION_MIN..=wire::VERSION_MAX).contains(&version) {
-                    return Err(unexpected);
-                }
-                self.version = version;
-                self.limits = Some(limits);
-                self.state = State::Ready;
-                None
-            }
-            Reply::Challenge { nonce } if self.state == State::Greeting => {
-                self.state = State::Challenged { nonce };
-                None
-            }
-            Reply::Goodbye if ready => {
-                self.state = State::Leaving;
-                None
-            }
-            Reply::Error { id: None, .. } => None,
-            Reply::Opened { .. } if ready => Some(Kind::Open),
-            Reply::Answer { .. } if ready => Some(Kind::Infer),
-            Reply::Stats { .. } if ready => Some(Kind::Stats),
-            Reply::Pong { .. } if ready => Some(Kind::Ping),
-            Reply::Health { .. } if ready => Some(Kind::Health),
-            Reply::Models { .. } if ready => Some(Kind::Models),
-            Reply::Error { id: Some(id), .. } => {
-                let at = self.in_flight.iter().position(|(other, _)| *other == id);
-                self.in_flight.swap_remove(at.ok_or(unexpected)?);
-                None
-            }
-            _ => return Err(unexpected),
+        let head = self.head.head();
+        self.head_done = head.is_some();
+        let gathered = match head {
+            Some(head) => Gathered::Head { payload_len: head.payload_len },
+            None => Gathered::Nothing,
         };
-        if let (Some(kind), Some(id)) = (kind, reply.id()) {
-            let at = self.in_flight.iter().position(|entry| *entry == (id, kind));
-            self.in_flight.swap_remove(at.ok_or(unexpected)?);
-        }
-        self.head_done = true;
-        self.payload_remaining = payload_len;
-        Ok((taken, Some(Event::Reply { reply, payload_len })))
+        Ok((taken, gathered))
     }
+}
+
+enum Gathered {
+    Nothing,
+    Payload,
+    Head { payload_len: u32 },
+}
+
+/// What the bytes of the server meant, with replies not read as a whole.
+pub(super) enum Heard<'a> {
+    Reply { header: &'a [u8], noted: Noted<'a>, payload_len: u32 },
+    Payload { bytes: &'a [u8], remaining: u32 },
 }

@@ -257,3 +257,74 @@ fn encodings_are_asked_for_of_servers_that_know_them() {
     let odd = frame(&Reply::HelloOk { version: wire::VERSION_MAX + 1, limits: LIMITS }, &[]);
     assert!(matches!(session.feed(&odd), Err(SessionError::Unexpected { number: 0, .. })));
 }
+
+/// What a session writes is what postcard makes of the message.
+#[test]
+fn requests_are_written_as_postcard_writes_them() {
+    use crate::wire::{Encoding, HealthKind, Place, Request, Scale, TensorEncoding};
+    let postcard = |message: &Request<'_>, payload_len| {
+        let mut out = [0; HEAD_BYTES_MAX];
+        let n = wire::encode_head(message, payload_len, &mut out).unwrap();
+        out[..n].to_vec()
+    };
+    let mut out = [0; HEAD_BYTES_MAX];
+    let mut session = Session::<256>::new();
+    let n = session.hello("who", &mut out).unwrap();
+    let (version_min, version_max) = (wire::VERSION_MIN, wire::VERSION_MAX);
+    let hello = Request::Hello { version_min, version_max, client: "who" };
+    assert_eq!(out[..n], postcard(&hello, 0));
+    session.feed(&frame(&Reply::Challenge { nonce: [9; 32] }, &[])).unwrap();
+    let n = session.auth([0xAB; 32], &mut out).unwrap();
+    assert_eq!(out[..n], postcard(&Request::Auth { proof: [0xAB; 32] }, 0));
+    let limits = ServerLimits { payload_bytes_max: 1 << 20, in_flight_max: 300, models: 1 };
+    session.feed(&frame(&Reply::HelloOk { version: 2, limits }, &[])).unwrap();
+    let scale = Scale::new(0.5).unwrap();
+    let encodings = [
+        TensorEncoding { place: Place::Input(0), encoding: Encoding::F16 },
+        TensorEncoding {
+            place: Place::Output(1),
+            encoding: Encoding::I8 { scale, zero_point: -128 },
+        },
+        TensorEncoding { place: Place::Input(7), encoding: Encoding::F32 },
+    ];
+    let mut list = [0; crate::limits::ENCODINGS_BYTES_MAX];
+    let len = wire::write_encodings(&encodings, &mut list).unwrap();
+    let infer = |deadline, rows| Infer {
+        model: ModelId(rows / 3),
+        rows: Rows(rows),
+        deadline: Micros(deadline),
+        priority: Priority(3),
+    };
+    // Ids of one byte, and of two.
+    for round in 0..20u32 {
+        let (id, n) = session.open("model", &mut out).unwrap();
+        assert_eq!(out[..n], postcard(&Request::Open { id, name: "model" }, 0));
+        let (id, n) = session.open_encoded("m", &encodings, &mut out).unwrap();
+        let open = Request::OpenEncoded { id, name: "m", encodings: &list[..len] };
+        assert_eq!(out[..n], postcard(&open, 0));
+        let asked = infer(u32::MAX >> round, u16::MAX >> (round % 16));
+        let (id, n) = session.infer(asked, 1000 << (round % 8), &mut out).unwrap();
+        let Infer { model, rows, deadline, priority } = asked;
+        let message = Request::Infer { id, model, rows, deadline, priority };
+        assert_eq!(out[..n], postcard(&message, 1000 << (round % 8)));
+        let n = session.cancel(id, &mut out).unwrap();
+        assert_eq!(out[..n], postcard(&Request::Cancel { id }, 0));
+        let (id, n) = session.stats(&mut out).unwrap();
+        assert_eq!(out[..n], postcard(&Request::Stats { id }, 0));
+        let (id, n) = session.ping(&mut out).unwrap();
+        assert_eq!(out[..n], postcard(&Request::Ping { id }, 0));
+        let (id, n) = session.health(HealthKind::Ready, &mut out).unwrap();
+        assert_eq!(out[..n], postcard(&Request::Health { id, kind: HealthKind::Ready }, 0));
+        let (id, n) = session.models(&mut out).unwrap();
+        assert_eq!(out[..n], postcard(&Request::Models { id }, 0));
+    }
+    let n = session.goodbye(&mut out).unwrap();
+    assert_eq!(out[..n], postcard(&Request::Goodbye, 0));
+    // What has no room is an error with the room there was.
+    for room in 0..14 {
+        let mut session = Session::<4>::new();
+        let max = room - room.min(8);
+        let short = SessionError::Encode(wire::EncodeError::HeaderTooLong { max });
+        assert_eq!(session.hello("who", &mut vec![0; room]), Err(short), "{room}");
+    }
+}

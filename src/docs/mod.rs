@@ -2,4 +2,5 @@
 //! a file that is tested.
 
 pub mod firmware;
+pub mod line;
 pub mod story;

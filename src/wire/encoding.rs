@@ -327,6 +327,25 @@ pub struct TensorEncoding {
     pub encoding: Encoding,
 }
 
+impl TensorEncoding {
+    /// What stands for it in a list: the first [`entry_len`](Self::entry_len) bytes.
+    pub(crate) fn entry(&self) -> [u8; 7] {
+        let (place, number) = (self.place.number(), self.encoding.number());
+        let mut entry = [place, number, 0, 0, 0, 0, 0];
+        if let Encoding::I8 { scale, zero_point } = self.encoding {
+            let [a, b, c, d] = scale.0.to_le_bytes();
+            entry = [place, number, a, b, c, d, zero_point as u8];
+        }
+        entry
+    }
+    pub(crate) fn entry_len(&self) -> usize {
+        match self.encoding {
+            Encoding::I8 { .. } => 7,
+            _ => 2,
+        }
+    }
+}
+
 /// Why a list of encodings can't be read or written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -426,14 +445,8 @@ pub fn write_encodings(
     out: &mut [u8; ENCODINGS_BYTES_MAX],
 ) -> Result<usize, EncodingsError> {
     let mut end = 0;
-    for TensorEncoding { place, encoding } in tensors {
-        let mut entry = [place.number(), encoding.number(), 0, 0, 0, 0, 0];
-        let mut len = 2;
-        if let Encoding::I8 { scale, zero_point } = encoding {
-            entry[2..6].copy_from_slice(&scale.0.to_le_bytes());
-            entry[6] = *zero_point as u8;
-            len = entry.len();
-        }
+    for tensor in tensors {
+        let (entry, len) = (tensor.entry(), tensor.entry_len());
         let place = out.get_mut(end..end + len);
         let max = ENCODINGS_BYTES_MAX;
         place.ok_or(EncodingsError::TooLong { max })?.copy_from_slice(&entry[..len]);

@@ -239,21 +239,36 @@ impl HeadDecoder {
     /// none once the head is whole: [`head`](Self::head) it, then [`clear`](Self::clear).
     pub fn feed(&mut self, bytes: &[u8]) -> Result<usize, FrameError> {
         let mut taken = 0;
-        while self.missing() > 0 && taken < bytes.len() {
-            let n = self.missing().min(bytes.len() - taken);
-            self.bytes[self.len..self.len + n].copy_from_slice(&bytes[taken..taken + n]);
-            self.len += n;
-            taken += n;
-            check_partial(&self.bytes[..self.len.min(FRAME_PREFIX_BYTES)])?;
+        // First what is missing of the prefix, then of the header.
+        loop {
+            let missing = self.missing();
+            let places = self.bytes.iter_mut().skip(self.len).take(missing);
+            let before = taken;
+            for (place, &byte) in places.zip(bytes.iter().skip(taken)) {
+                *place = byte;
+                taken += 1;
+            }
+            if taken == before {
+                return Ok(taken);
+            }
+            self.len += taken - before;
+            let prefix = self.len.min(FRAME_PREFIX_BYTES);
+            check_partial(self.bytes.get(..prefix).unwrap_or_default())?;
         }
-        Ok(taken)
     }
     /// The head, once it is whole.
     pub fn head(&self) -> Option<Head<'_>> {
         if self.missing() > 0 {
             return None;
         }
-        parse_head(&self.bytes[..self.len]).ok().flatten()
+        let (prefix, rest) = self.bytes.split_first_chunk::<FRAME_PREFIX_BYTES>()?;
+        let header_len = usize::from(prefix[field::HEADER_LEN]);
+        let [.., a, b, c, d] = *prefix;
+        Some(Head {
+            header: rest.get(..header_len)?,
+            payload_len: u32::from_le_bytes([a, b, c, d]),
+            head_len: FRAME_PREFIX_BYTES + header_len,
+        })
     }
     /// Begins the next frame.
     pub fn clear(&mut self) {

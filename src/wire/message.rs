@@ -1,5 +1,6 @@
 //! Messages: the meaning of a frame's header, apart from its bytes.
 
+use super::fields::Reader;
 use crate::limits::{
     AUTH_NONCE_BYTES, AUTH_PROOF_BYTES, CLIENT_NAME_LEN_MAX, ENCODINGS_BYTES_MAX,
     ERROR_TEXT_LEN_MAX, MODEL_NAME_LEN_MAX,
@@ -111,6 +112,16 @@ pub struct ServerLimits {
     pub in_flight_max: u16,
     /// Models served.
     pub models: u16,
+}
+
+impl ServerLimits {
+    pub(crate) fn read(fields: &mut Reader<'_>) -> Self {
+        ServerLimits {
+            payload_bytes_max: fields.u32(),
+            in_flight_max: fields.u16(),
+            models: fields.u16(),
+        }
+    }
 }
 
 /// Messages from a server to a client, numbered like [`Request`]s.
@@ -325,11 +336,54 @@ impl<'a> Reply<'a> {
 
     /// Reads a message from a whole header. Never panics, whatever the bytes.
     pub fn decode(header: &'a [u8]) -> Result<Reply<'a>, MessageError> {
-        let message = decode(header, Self::NUMBER_MAX)?;
-        if let Reply::Error { text, .. } = message {
+        let mut fields = Reader::new(header);
+        let first = header.first().copied().unwrap_or(0);
+        let reply = match Reply::read(&mut fields) {
+            Some(reply) if !fields.is_bad() => reply,
+            _ if first > Self::NUMBER_MAX => {
+                return Err(MessageError::UnknownNumber { number: first });
+            }
+            _ => return Err(MessageError::BadField { number: first }),
+        };
+        fields.end(first)?;
+        if let Reply::Error { text, .. } = reply {
             within(text, ERROR_TEXT_LEN_MAX)?;
         }
-        Ok(message)
+        Ok(reply)
+    }
+    /// Reads the fields; `None` where one has an impossible value, and `fields` may be bad besides.
+    fn read(fields: &mut Reader<'a>) -> Option<Reply<'a>> {
+        let number = fields.number();
+        let some_id = fields.reply_id(number);
+        let id = some_id.unwrap_or_default();
+        Some(match number {
+            0 => Reply::HelloOk { version: fields.byte(), limits: ServerLimits::read(fields) },
+            1 => Reply::Challenge { nonce: fields.array() },
+            2 => Reply::Opened {
+                id,
+                model: ModelId(fields.u16()),
+                rows_max: Rows(fields.u16()),
+                priority_levels: fields.byte(),
+                timeout: Micros(fields.u32()),
+            },
+            3 => Reply::Answer { id, rows: Rows(fields.u16()), receipt: fields.receipt() },
+            4 => Reply::Error {
+                id: some_id,
+                code: fields.u16(),
+                text: core::str::from_utf8(fields.bytes()).ok()?,
+                a: fields.u64(),
+                b: fields.u64(),
+            },
+            5 => Reply::Stats { id },
+            6 => Reply::Pong { id },
+            7 => {
+                let kind = fields.one_of(&[HealthKind::Live, HealthKind::Ready], HealthKind::Live);
+                Reply::Health { id, kind, ok: fields.flag() }
+            }
+            8 => Reply::Models { id, count: fields.u16() },
+            9 => Reply::Goodbye,
+            _ => return None,
+        })
     }
     /// The message's number on the wire.
     pub const fn number(&self) -> u8 {

@@ -113,6 +113,7 @@ mod auth;
 mod body;
 mod code;
 mod encoding;
+mod fields;
 mod frame;
 pub mod link;
 mod message;
@@ -129,6 +130,7 @@ pub use encoding::{
 };
 #[cfg(feature = "std")]
 pub(crate) use encoding::{decode_le, encode_in_place};
+pub(crate) use fields::{Reader, Writer};
 pub use frame::{
     EncodeError, FrameError, HEAD_BYTES_MAX, Head, HeadDecoder, MAGIC, Prefix, encode_head,
     parse_head,

@@ -433,6 +433,49 @@ fn byte_fuzzing_finds_no_panic_and_no_disagreement() {
     assert!(heads > 0 && broken > 0 && partial > 0);
 }
 
+/// Replies as postcard reads them, with the same errors.
+fn reply_by_postcard(header: &[u8]) -> Result<Reply<'_>, MessageError> {
+    let number = header.first().copied().unwrap_or(0);
+    match postcard::take_from_bytes::<Reply<'_>>(header) {
+        Ok((Reply::Error { text, .. }, [])) if text.len() > ERROR_TEXT_LEN_MAX => {
+            Err(MessageError::TextTooLong { len: text.len(), max: ERROR_TEXT_LEN_MAX })
+        }
+        Ok((reply, [])) => Ok(reply),
+        Ok((_, rest)) => Err(MessageError::TrailingBytes { extra: rest.len() }),
+        Err(_) if number > Reply::NUMBER_MAX => Err(MessageError::UnknownNumber { number }),
+        Err(_) => Err(MessageError::BadField { number }),
+    }
+}
+
+#[test]
+fn replies_are_read_as_postcard_reads_them() {
+    let mut random = Lcg(0xBEEF);
+    let seeds: Vec<Vec<u8>> = golden_replies()
+        .iter()
+        .map(|(_, m, _)| frame(m, &[])[FRAME_PREFIX_BYTES..].to_vec())
+        .collect();
+    let (mut sound, mut bad) = (0u32, 0u32);
+    for n in 0..200_000usize {
+        let mut bytes = seeds[n % seeds.len()].clone();
+        for _ in 0..random.next() % 4 {
+            let at = random.next() as usize % bytes.len();
+            match random.next() % 5 {
+                0 => bytes[at] = random.next() as u8,
+                1 => bytes[at] ^= 1 << (random.next() % 8),
+                2 => bytes.truncate(at.max(1)),
+                // Longer varints, and those that say the same in more bytes.
+                3 => bytes.insert(at, 0x80 | random.next() as u8),
+                _ => bytes.insert(at, [0, 1, 0x7F, 0x80, 0xFF][random.next() as usize % 5]),
+            }
+        }
+        let read = Reply::decode(&bytes);
+        assert_eq!(read, reply_by_postcard(&bytes), "{bytes:?}");
+        if read.is_ok() { sound += 1 } else { bad += 1 }
+    }
+    println!("{sound} sound, {bad} bad");
+    assert!(sound > 0 && bad > 0);
+}
+
 proptest! {
     #[test]
     fn requests_go_round(id: u32, model: u16, rows: u16, deadline: u32, priority: u8, payload in 0..FRAME_PAYLOAD_BYTES_MAX) {

@@ -482,7 +482,7 @@ fn a_term_signal_loses_nothing_that_serial_lines_have_in_flight() {
         for (at, mut line) in lines.into_iter().enumerate() {
             scope.spawn(move || {
                 let mut client = serial_client();
-                let model = client.open(&mut line, "busy", &mut [0; 256], WITHIN).unwrap();
+                let model = client.open(&mut line, "busy", WITHIN).unwrap();
                 let row = [at as u8 + 1, 2, 3, 4];
                 let (request, mut got) = (SerialRequest::row(WITHIN), [0; 4]);
                 let answer = client.infer(&mut line, &model, request, row, &mut |at, bytes| {

@@ -1,6 +1,9 @@
 //! Faults, seeded: at least 100,000 frames of each kind. Never a wrong answer accepted, never a
 //! request without an end within its deadline, never one executed twice (the world checks these at
 //! each request), and after the noise the next request succeeds.
+//!
+//! Time is simulated and everything follows from the seeds, so what comes out is always the same: it is the
+//! table of the page `docs::line`, row by row.
 
 use crate::line::Faults;
 use crate::server::Model;
@@ -9,6 +12,10 @@ use corelane::client::serial::{Retries, SerialError};
 use corelane::units::Micros;
 
 const BAUD: u32 = 921_600;
+/// What the documentation shows.
+const TABLE: &str = include_str!("../../src/docs/line.md");
+/// Rows of it: as many as there are calls of `run`.
+const ROWS: usize = 13;
 /// Frames that each case has on the line, both directions together.
 const FRAMES: u64 = 100_000;
 const WITHIN_MS: u32 = 2_000;
@@ -84,6 +91,20 @@ fn run(name: &str, faults: Faults, seed: u32, mut meanwhile: impl FnMut(&mut Wor
         up.oversize + down.oversize,
         up.resyncs + down.resyncs,
     );
+    let row = format!(
+        "| {name} | {} | {} | {} | {:.0} | {:.1} | {} |",
+        machines.up.damage + machines.down.damage,
+        tally.answered,
+        tally.ended,
+        goodput,
+        goodput * 1000.0 / f64::from(BAUD),
+        up.retransmits + down.retransmits,
+    );
+    println!("{row}");
+    drop(machines);
+    // One that was to come may not have come yet.
+    let mut machines = world.machines.borrow_mut();
+    (machines.server_restart_at, machines.client_restart_at) = (None, None);
     drop(machines);
     assert!(tally.answered > 0, "{name}: nothing came through");
     // The noise stops: the next request succeeds.
@@ -92,6 +113,12 @@ fn run(name: &str, faults: Faults, seed: u32, mut meanwhile: impl FnMut(&mut Wor
     let once = Retries { times: 1, pause: Micros(0), after_link_loss: true };
     world.infer_retrying("large", &mut model, WITHIN_MS, once).expect("a clean line");
     world.infer(&model, WITHIN_MS).expect("a clean line");
+    assert!(TABLE.lines().any(|line| line == row), "src/docs/line.md should have the row\n{row}");
+}
+
+#[test]
+fn the_table_has_a_row_for_each_case() {
+    assert_eq!(TABLE.lines().skip(2).count(), ROWS);
 }
 
 fn quiet(_: &mut World) {}

@@ -7,4 +7,5 @@ mod framing;
 mod fuzz;
 mod line;
 mod server;
+mod short;
 mod world;

@@ -175,8 +175,7 @@ impl World {
         opening: impl Into<Opening<'a>>,
         within_ms: u32,
     ) -> Result<SerialModel, SerialError> {
-        let mut scratch = [0; 256];
-        self.client.open(&mut self.port, opening, &mut scratch, Micros(within_ms * 1000))
+        self.client.open(&mut self.port, opening, Micros(within_ms * 1000))
     }
     /// One inference with random input. Panics if the answer is wrong, or the deadline was missed.
     pub fn infer(
@@ -220,10 +219,9 @@ impl World {
             (0..model.input_len(Rows(1))).map(|_| self.random.next() as u8).collect();
         let wanted = compute(&input, model.output_len(Rows(1)));
         let mut got = vec![0xEE; wanted.len()];
-        let mut scratch = [0; 256];
         let result = self.client.infer_retrying(
             &mut self.port,
-            (opening, model, &mut scratch),
+            (opening, model),
             SerialRequest::row(Micros(within_ms * 1000)),
             retries,
             || input.iter().copied(),

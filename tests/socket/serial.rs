@@ -97,7 +97,7 @@ fn open(
     line: &mut Line,
     name: &str,
 ) -> Result<SerialModel, SerialError<Errno>> {
-    client.open(line, name, &mut [0; 256], WITHIN)
+    client.open(line, name, WITHIN)
 }
 
 fn echo(
@@ -167,7 +167,7 @@ fn encoded_numbers_travel_a_serial_line() {
         TensorEncoding { place: Place::Output(0), encoding },
     ];
     let opening = Opening { name: "floats", encodings: &encodings };
-    let model = client.open(&mut line, opening, &mut [0; 256], WITHIN).unwrap();
+    let model = client.open(&mut line, opening, WITHIN).unwrap();
     assert_eq!((model.input_len(Rows(1)), model.output_len(Rows(1))), (2_002, 1_001));
     // Only the output's encoding rounds, and saturates.
     let values = (0..1_001u16).map(|n| f32::from(n) * 0.25 - 20.0);
@@ -193,7 +193,7 @@ fn encoded_numbers_travel_a_serial_line() {
     }
     let encodings = [TensorEncoding { place: Place::Input(0), encoding }];
     let opening = Opening { name: "bytes", encodings: &encodings };
-    let refused = client.open(&mut line, opening, &mut [0; 256], WITHIN).unwrap_err();
+    let refused = client.open(&mut line, opening, WITHIN).unwrap_err();
     assert_eq!(refused.code(), Some(ErrorCode::BadEncoding));
     assert!(matches!(refused, SerialError::Server { a: 0, b: 2, .. }), "{refused}");
     fixture.still_serves();

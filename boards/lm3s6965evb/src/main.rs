@@ -26,8 +26,6 @@ const ROUNDS: u32 = 8;
 /// How long one request may take, with all its repetitions.
 const WITHIN: Micros = Micros(60_000_000);
 const RETRIES: Retries = Retries { times: 20, pause: Micros(10_000), after_link_loss: true };
-/// Longest signature.
-const SCRATCH_BYTES: usize = 256;
 
 type Client = SerialClient<Timer, &'static mut [u8], &'static mut [u8]>;
 type Error = SerialError<Infallible>;
@@ -54,13 +52,12 @@ impl From<Error> for Failure {
 struct Firmware {
     client: Client,
     line: Line,
-    scratch: [u8; SCRATCH_BYTES],
     right: u32,
 }
 
 impl Firmware {
     fn open(&mut self, name: &str) -> Result<SerialModel, Error> {
-        self.client.open(&mut self.line, name, &mut self.scratch, WITHIN)
+        self.client.open(&mut self.line, name, WITHIN)
     }
 
     /// Asks for one golden's answer and compares it.
@@ -73,7 +70,7 @@ impl Firmware {
         let mut answer = [0; OUTPUT_BYTES_MAX];
         self.client.infer_retrying(
             &mut self.line,
-            (golden.model, model, &mut self.scratch),
+            (golden.model, model),
             SerialRequest { rows, ..SerialRequest::row(WITHIN) },
             RETRIES,
             || golden.input.iter().copied(),
@@ -129,7 +126,7 @@ fn main() -> ! {
     else {
         defmt::unreachable!("the buffers are long enough")
     };
-    let mut firmware = Firmware { client, line, scratch: [0; SCRATCH_BYTES], right: 0 };
+    let mut firmware = Firmware { client, line, right: 0 };
     let before = board::stack_used();
     let result = firmware.run();
     defmt::info!("{}", firmware.client.counters());

@@ -1,55 +1,167 @@
 //! Requests from beginning to end, over a port that does not block.
 
-use super::{IN_FLIGHT, Port, Retries, SerialAnswer, SerialClient, SerialError, SerialEvent};
+use super::walk::Walk;
+use super::{IN_FLIGHT, Port, Retries, SerialAnswer, SerialClient, SerialError, Told};
 use super::{Opening, SerialModel, SerialRequest};
-use crate::client::session::{Event, Infer, State};
-use crate::units::{Micros, ModelId, RequestId};
-use crate::wire::Reply;
+use crate::client::session::{Fault, Heard, Infer, Kind, Noted, SessionError, number};
+use crate::limits::TIMEOUT_US_MAX;
+use crate::units::{Micros, ModelId, RequestId, Rows};
 use crate::wire::link::DownReason;
 use embedded_time::Clock;
 
-/// Bytes moved at a time from the port, and from an input.
+/// Bytes moved at a time from the port.
 const CHUNK: usize = 32;
 
-/// Puts input into a chunk, no more than there is room for; says how much, and whether that was all.
-/// The error is the length of an input that was too short.
-type Fill<'f> = &'f mut dyn FnMut(usize, &mut [u8]) -> Result<(usize, bool), usize>;
-
-/// When a request must have ended.
-#[derive(Debug, Clone, Copy)]
-struct Until {
-    at: u64,
-    allowed: Micros,
+/// What a call waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    /// Nothing but time.
+    Time,
+    /// A session that is ready; the loss of one is no end.
+    Session,
+    /// The model that was asked for.
+    Opened,
+    /// The answer.
+    Answer,
 }
 
-/// How a request ended, besides its answer.
-#[derive(Debug, Clone, Copy)]
-enum Failed {
-    Server { number: u16, a: u64, b: u64 },
-    Down(DownReason),
-    OutputLength { len: usize, wanted: usize },
+/// One call of the client's, with what it has so far. What ends it is kept here, so that what drives it
+/// need only say whether it goes on: errors are large, and moving them up is code.
+struct Call<'c, E> {
+    /// When it must have ended, and the time when it was looked at last.
+    until: u64,
+    now: u64,
+    within: Micros,
+    wanted: Wanted,
+    id: RequestId,
+    /// The message that is coming in is for this call; it is here as a whole.
+    mine: bool,
+    whole: bool,
+    opening: Opening<'c>,
+    walk: Walk,
+    model: SerialModel,
+    output: Option<&'c mut dyn FnMut(usize, &[u8])>,
+    output_len: usize,
+    answer: Option<SerialAnswer>,
+    end: Option<SerialError<E>>,
 }
 
-impl<E> From<Failed> for SerialError<E> {
-    fn from(failed: Failed) -> Self {
-        match failed {
-            Failed::Server { number, a, b } => SerialError::Server { number, a, b },
-            Failed::Down(reason) => SerialError::Link(reason),
-            Failed::OutputLength { len, wanted } => SerialError::OutputLength { len, wanted },
+impl<'c, E> Call<'c, E> {
+    #[inline(never)]
+    fn new(within: Micros, opening: Opening<'c>) -> Self {
+        Call {
+            until: 0,
+            now: 0,
+            within,
+            wanted: Wanted::Time,
+            id: RequestId(0),
+            mine: false,
+            whole: false,
+            opening,
+            walk: Walk::new(),
+            model: SerialModel::new(0),
+            output: None,
+            output_len: 0,
+            answer: None,
+            end: None,
         }
     }
-}
-
-/// The end of a request by an event that is not its reply.
-fn failed(event: &SerialEvent<'_>, id: RequestId) -> Option<Failed> {
-    match *event {
-        SerialEvent::Down(reason) => Some(Failed::Down(reason)),
-        SerialEvent::Up => Some(Failed::Down(DownReason::PeerReset)),
-        SerialEvent::Message(Event::Reply {
-            reply: Reply::Error { id: of, code, a, b, .. },
-            ..
-        }) if of.is_none_or(|of| of == id) => Some(Failed::Server { number: code, a, b }),
-        _ => None,
+    /// What an inference came to.
+    fn result(self) -> Result<SerialAnswer, SerialError<E>> {
+        match (self.end, self.answer) {
+            (Some(error), _) => Err(error),
+            (None, Some(answer)) => Ok(answer),
+            // It can't have been whole.
+            (None, None) => Err(SerialError::Clock),
+        }
+    }
+    /// Ends it, unless something did before. Always false: it does not go on.
+    fn fail(&mut self, error: SerialError<E>) -> bool {
+        if self.end.is_none() {
+            self.end = Some(error);
+        }
+        false
+    }
+    fn want(&mut self, wanted: Wanted) {
+        self.wanted = wanted;
+        (self.mine, self.whole) = (false, false);
+    }
+    fn lost(&mut self, reason: DownReason) {
+        if matches!(self.wanted, Wanted::Opened | Wanted::Answer) {
+            self.fail(SerialError::Link(reason));
+        }
+    }
+    /// Takes what the line brought. False: the conversation broke.
+    fn hear(&mut self, told: Told<'_>) -> bool {
+        match told {
+            Told::Up => self.lost(DownReason::PeerReset),
+            Told::Down(reason) => self.lost(reason),
+            Told::Heard(_) if self.wanted == Wanted::Time => {}
+            Told::Heard(Heard::Reply { noted, payload_len, .. }) => {
+                self.mine = false;
+                if noted.id.is_none_or(|id| id == self.id) {
+                    return self.reply(noted, payload_len as usize);
+                }
+            }
+            Told::Heard(Heard::Payload { bytes, remaining }) if self.mine => {
+                self.payload(bytes, remaining as usize);
+                self.whole = remaining == 0;
+            }
+            Told::Heard(_) => {}
+        }
+        true
+    }
+    /// Reads a reply to this call, or one about the connection. False: it is no message.
+    fn reply(&mut self, noted: Noted<'_>, payload_len: usize) -> bool {
+        const OPENED: u8 = Kind::Open as u8;
+        const ANSWER: u8 = Kind::Infer as u8;
+        let Noted { number: said, mut fields, .. } = noted;
+        match (said, self.wanted) {
+            (number::ERROR, _) => {
+                let number = fields.u16();
+                fields.bytes();
+                let (a, b) = (fields.u64(), fields.u64());
+                self.fail(SerialError::Server { number, a, b });
+            }
+            (OPENED, Wanted::Opened) => {
+                self.model.id = ModelId(fields.u16());
+                self.model.rows_max = Rows(fields.u16());
+                self.model.priority_levels = fields.byte();
+                self.model.timeout = Micros(fields.u32());
+                self.mine = true;
+            }
+            (ANSWER, Wanted::Answer) => {
+                let (len, wanted) = (payload_len, self.output_len);
+                self.mine = len == wanted;
+                if !self.mine {
+                    self.fail(SerialError::OutputLength { len, wanted });
+                }
+                let rows = Rows(fields.u16());
+                self.answer = Some(SerialAnswer { rows, receipt: fields.receipt() });
+            }
+            // The session has read it.
+            _ => return true,
+        }
+        self.whole |= self.mine && payload_len == 0;
+        if let Err(error) = fields.end(said) {
+            self.end = Some(SerialError::Session(SessionError::Message(error)));
+            return false;
+        }
+        true
+    }
+    fn payload(&mut self, bytes: &[u8], remaining: usize) {
+        if self.wanted == Wanted::Answer {
+            if let Some(output) = &mut self.output {
+                output(self.output_len - remaining - bytes.len(), bytes);
+            }
+            return;
+        }
+        for &byte in bytes {
+            if let Err(error) = self.walk.take(byte, &self.opening, &mut self.model) {
+                self.fail(SerialError::Signature(error));
+                return;
+            }
+        }
     }
 }
 
@@ -60,164 +172,219 @@ where
     R: AsRef<[u8]> + AsMut<[u8]>,
     T: AsRef<[u8]> + AsMut<[u8]>,
 {
-    fn until<E>(&mut self, allowed: Micros) -> Result<Until, SerialError<E>> {
-        Ok(Until { at: self.now()? + u64::from(allowed.0), allowed })
+    /// Begins a call's time.
+    fn begin<E>(&mut self, call: &mut Call<'_, E>) -> bool {
+        let Ok(now) = self.clock.now() else { return call.fail(SerialError::Clock) };
+        call.now = now;
+        call.until = now + u64::from(call.within.0);
+        true
     }
 
-    /// One turn: moves bytes between the port and the link, both ways. Returns why the session
-    /// ended, if it did by the clock.
-    fn turn<P: Port>(
-        &mut self,
-        port: &mut P,
-        until: Until,
-        on: &mut dyn FnMut(SerialEvent<'_>),
-    ) -> Result<Option<DownReason>, SerialError<P::Error>> {
+    /// Ends a call by what was wrong in the conversation.
+    #[inline(never)]
+    fn broken<E>(&self, call: &mut Call<'_, E>) -> bool {
+        call.fail(SerialError::Session(self.session.talk.fault()))
+    }
+
+    /// One turn: moves bytes between the port and the link, both ways. False if the call ended by it.
+    #[inline(never)]
+    fn turn<P: Port>(&mut self, port: &mut P, call: &mut Call<'_, P::Error>) -> bool {
         let mut chunk = [0; CHUNK];
-        let read = port.read(&mut chunk).map_err(SerialError::Port)?.min(CHUNK);
-        if read > 0 {
-            self.receive(&chunk[..read], on)?;
+        let read = match port.read(&mut chunk) {
+            Ok(read) => read,
+            Err(error) => return call.fail(SerialError::Port(error)),
+        };
+        let Ok(now) = self.clock.now() else { return call.fail(SerialError::Clock) };
+        call.now = now;
+        let bytes = chunk.get(..read).unwrap_or(&chunk);
+        if let Err(Fault) = self.take(now, bytes, &mut |told| call.hear(told)) {
+            return self.broken(call);
         }
-        let down = self.poll()?;
-        let written = self.write(port)?;
-        let now = self.now()?;
-        if down.is_none() && port.cancelled() {
-            return Err(SerialError::Cancelled);
+        if let Some(reason) = self.look(now) {
+            call.lost(reason);
         }
-        if down.is_none() && now >= until.at {
-            return Err(SerialError::Deadline { allowed: until.allowed });
+        let written = match self.write(port, now) {
+            Ok(written) => written,
+            Err(error) => return call.fail(SerialError::Port(error)),
+        };
+        // What is here as a whole has come in time.
+        if !call.whole {
+            if port.cancelled() {
+                call.fail(SerialError::Cancelled);
+            }
+            if now >= call.until {
+                call.fail(SerialError::Deadline { allowed: call.within });
+            }
+            if read == 0 && written == 0 && call.end.is_none() {
+                let next = self.next_timeout().unwrap_or(call.until).min(call.until);
+                port.idle(next.saturating_sub(now));
+            }
         }
-        if read == 0 && written == 0 {
-            let next = self.next_timeout().unwrap_or(until.at).min(until.at);
-            port.idle(next.saturating_sub(now));
-        }
-        Ok(down)
+        call.end.is_none()
     }
     /// Gives the port what is to be sent, as much as it takes at once.
-    fn write<P: Port>(&mut self, port: &mut P) -> Result<usize, SerialError<P::Error>> {
+    fn write<P: Port>(&mut self, port: &mut P, now: u64) -> Result<usize, P::Error> {
         if self.line_at == self.line_len {
-            let now = self.now()?;
             self.line_len = self.link.transmit(now, &mut self.line) as u8;
             self.line_at = 0;
         }
-        let bytes = &self.line[usize::from(self.line_at)..usize::from(self.line_len)];
+        let (from, to) = (usize::from(self.line_at), usize::from(self.line_len));
+        let bytes = self.line.get(from..to).unwrap_or_default();
         if bytes.is_empty() {
             return Ok(0);
         }
-        let n = port.write(bytes).map_err(SerialError::Port)?.min(bytes.len());
+        let n = port.write(bytes)?.min(bytes.len());
         self.line_at += n as u8;
         Ok(n)
     }
 
     /// Brings a session up and the hello through, as often as it takes.
-    fn ready<P: Port>(&mut self, port: &mut P, until: Until) -> Result<(), SerialError<P::Error>> {
-        let now = self.now()?;
+    fn ready<P: Port>(&mut self, port: &mut P, call: &mut Call<'_, P::Error>) -> bool {
+        call.want(Wanted::Session);
+        call.id = RequestId(0);
         // After a silence the server may have given the session up, or restarted: better to know
         // before a request is sent than to lose it.
-        self.link.probe(now);
+        self.link.probe(call.now);
         if self.session.in_flight() >= IN_FLIGHT {
-            self.connect()?;
+            self.connect_at(call.now);
         }
         loop {
             if self.link.is_down() {
-                self.connect()?;
+                self.connect_at(call.now);
             }
-            if self.session.state() == State::Ready && !self.link.is_probing() {
-                return Ok(());
+            if self.session.talk.is_ready() && !self.link.is_probing() {
+                return true;
             }
-            let mut refused = None;
-            self.turn(port, until, &mut |event| {
-                if let Some(Failed::Server { number, a, b }) = failed(&event, RequestId(0)) {
-                    refused = Some(SerialError::Server { number, a, b });
-                }
-            })?;
-            if let Some(error) = refused {
-                return Err(error);
+            if !self.turn(port, call) {
+                return false;
             }
         }
     }
 
+    /// Opens the call's model, again after the loss of a session.
+    #[inline(never)]
+    fn open_call<P: Port>(&mut self, port: &mut P, call: &mut Call<'_, P::Error>) -> bool {
+        if let Some(error) = self.too_short_for(&call.opening) {
+            return call.fail(error);
+        }
+        while !self.open_once(port, call) {
+            if !matches!(call.end, Some(SerialError::Link(_))) {
+                return false;
+            }
+            call.end = None;
+        }
+        true
+    }
+    fn open_once<P: Port>(&mut self, port: &mut P, call: &mut Call<'_, P::Error>) -> bool {
+        if !self.ready(port, call) {
+            return false;
+        }
+        call.want(Wanted::Opened);
+        call.walk = Walk::new();
+        call.model = SerialModel::new(self.generation);
+        call.id = loop {
+            match self.ask_open(&call.opening) {
+                Ok(Some(id)) => break id,
+                Ok(None) => {}
+                Err(Fault) => return self.broken(call),
+            }
+            if !self.turn(port, call) {
+                return false;
+            }
+        };
+        while !call.whole {
+            if !self.turn(port, call) {
+                return false;
+            }
+        }
+        // An error may have come in the same piece of the line.
+        if call.end.is_none() && !call.walk.is_whole() {
+            call.fail(SerialError::Signature(crate::wire::BodyError));
+        }
+        call.end.is_none()
+    }
     /// Opens a model by its name, or by an [`Opening`] with encodings; opening does nothing at the
-    /// server, so it is begun again after the loss of a session, as long as there is time. `scratch`
-    /// holds its signature meanwhile (a few hundred bytes; the error says if it is too short).
+    /// server, so it is begun again after the loss of a session, as long as there is time. The model's
+    /// signature is read as it comes and not kept.
     ///
     /// # Errors
-    /// There is no such model, or anything that [`infer`](Self::infer) may meet.
+    /// There is no such model, the send buffer is too short for its name, or anything that
+    /// [`infer`](Self::infer) may meet.
     pub fn open<'a, P: Port>(
         &mut self,
         port: &mut P,
         opening: impl Into<Opening<'a>>,
-        scratch: &mut [u8],
         within: Micros,
     ) -> Result<SerialModel, SerialError<P::Error>> {
-        let opening = opening.into();
-        let until = self.until(within)?;
-        loop {
-            match self.open_once(port, opening, scratch, until) {
-                Err(SerialError::Link(_)) => {}
-                result => return result,
-            }
+        let mut call = Call::new(within, opening.into());
+        if self.begin(&mut call) && self.open_call(port, &mut call) {
+            return Ok(call.model);
         }
-    }
-    fn open_once<P: Port>(
-        &mut self,
-        port: &mut P,
-        opening: Opening<'_>,
-        scratch: &mut [u8],
-        until: Until,
-    ) -> Result<SerialModel, SerialError<P::Error>> {
-        self.ready(port, until)?;
-        let id = loop {
-            if let Some(id) = self.request_open(opening)? {
-                break id;
-            }
-            if let Some(reason) = self.turn(port, until, &mut |_| {})? {
-                return Err(SerialError::Link(reason));
-            }
-        };
-        let mut model = SerialModel::new(ModelId(0), self.generation);
-        let (mut mine, mut len, mut whole, mut end) = (false, 0usize, false, None);
-        while !whole {
-            let down = self.turn(port, until, &mut |event| {
-                end = end.or(failed(&event, id));
-                match event {
-                    SerialEvent::Message(Event::Reply { reply, payload_len }) => {
-                        mine = reply.id() == Some(id);
-                        if let Reply::Opened {
-                            model: number,
-                            rows_max,
-                            priority_levels,
-                            timeout,
-                            ..
-                        } = reply
-                            && mine
-                        {
-                            model.id = number;
-                            model.rows_max = rows_max;
-                            model.priority_levels = priority_levels;
-                            model.timeout = timeout;
-                            whole = payload_len == 0;
-                        }
-                    }
-                    SerialEvent::Message(Event::Payload { bytes, remaining }) if mine => {
-                        if let Some(place) = scratch.get_mut(len..len + bytes.len()) {
-                            place.copy_from_slice(bytes);
-                        }
-                        len += bytes.len();
-                        whole = remaining == 0;
-                    }
-                    _ => {}
-                }
-            })?;
-            if let Some(failed) = end.or(down.map(Failed::Down)) {
-                return Err(failed.into());
-            }
-        }
-        let max = scratch.len();
-        let signature = scratch.get(..len).ok_or(SerialError::SignatureTooLong { len, max })?;
-        model.describe(opening, signature).map_err(SerialError::Signature)?;
-        Ok(model)
+        Err(call.end.unwrap_or(SerialError::Clock))
     }
 
+    /// Asks for one inference, and waits for its answer.
+    #[inline(never)]
+    fn infer_call<P: Port>(
+        &mut self,
+        port: &mut P,
+        model: &SerialModel,
+        request: SerialRequest,
+        input: &mut dyn FnMut() -> Option<u8>,
+        call: &mut Call<'_, P::Error>,
+    ) -> bool {
+        if !self.ready(port, call) {
+            return false;
+        }
+        if model.generation != self.generation {
+            return call.fail(SerialError::StaleModel);
+        }
+        let wanted = model.input_len(request.rows);
+        call.output_len = model.output_len(request.rows);
+        call.want(Wanted::Answer);
+        // The server's time begins when it has everything, and the answer's way is not its.
+        let way = self.link.line_time(wanted.saturating_add(call.output_len));
+        call.id = loop {
+            let left = call.until.saturating_sub(call.now).saturating_sub(way);
+            let deadline = Micros(left.clamp(1, u64::from(TIMEOUT_US_MAX)) as u32);
+            let (model, rows, priority) = (model.id, request.rows, request.priority);
+            match self.ask_infer(&Infer { model, rows, deadline, priority }, wanted) {
+                Ok(Some(id)) => break id,
+                Ok(None) => {}
+                Err(Fault) => return self.broken(call),
+            }
+            if !self.turn(port, call) {
+                return false;
+            }
+        };
+        let mut len = 0;
+        while call.end.is_none() && !call.whole {
+            while len < wanted && self.link.send_room() > 0 {
+                let Some(byte) = input() else {
+                    call.fail(SerialError::InputLength { len, wanted });
+                    break;
+                };
+                len += 1;
+                self.link.send(&[byte], len < wanted);
+            }
+            if call.end.is_none() {
+                self.turn(port, call);
+            }
+        }
+        if call.end.is_some() && self.session.is_in_flight(call.id) {
+            if len < wanted {
+                // A frame without its end can't be taken back.
+                self.disconnect();
+            } else {
+                // If there is no room for it, the server's own deadline ends the request.
+                let _ = self.ask_cancel(call.id);
+            }
+        }
+        if call.end.is_none() && input().is_some() {
+            call.fail(SerialError::InputLength { len: wanted + 1, wanted });
+        }
+        call.end.is_none()
+    }
     /// Sends an inference and waits for its answer. The input's bytes are as
     /// [`wire`](crate::wire#payloads) lays them out; `output` gets the answer's, in pieces, each
     /// with its position.
@@ -233,118 +400,14 @@ where
         input: impl IntoIterator<Item = u8>,
         output: &mut dyn FnMut(usize, &[u8]),
     ) -> Result<SerialAnswer, SerialError<P::Error>> {
-        let until = self.until(request.within)?;
-        self.ready(port, until)?;
-        if model.generation != self.generation {
-            return Err(SerialError::StaleModel);
-        }
-        let input_len = model.input_len(request.rows);
-        let output_len = model.output_len(request.rows);
-        let infer = Infer {
-            model: model.id,
-            rows: request.rows,
-            deadline: Micros(0),
-            priority: request.priority,
-        };
+        let mut call = Call::new(request.within, Opening::from(""));
+        let mut output = |at: usize, bytes: &[u8]| output(at, bytes);
+        call.output = Some(&mut output);
         let mut input = input.into_iter();
-        let id = loop {
-            // The server's time begins when it has everything, and the answer's way is not its.
-            let left = until.at.saturating_sub(self.now()?);
-            let way = self.link.line_time(input_len + output_len);
-            let left = left.saturating_sub(way).clamp(1, u64::from(u32::MAX)) as u32;
-            let infer =
-                Infer { deadline: Micros(left.min(crate::limits::TIMEOUT_US_MAX)), ..infer };
-            if let Some(id) = self.request_infer(infer, input_len)? {
-                break id;
-            }
-            if let Some(reason) = self.turn(port, until, &mut |_| {})? {
-                return Err(SerialError::Link(reason));
-            }
-        };
-        let mut sent = 0;
-        let result = self.exchange(
-            port,
-            (id, until),
-            &mut |link_room, chunk| {
-                let want = link_room.min(chunk.len()).min(input_len - sent);
-                let mut n = 0;
-                for (place, byte) in chunk[..want].iter_mut().zip(&mut input) {
-                    *place = byte;
-                    n += 1;
-                }
-                sent += n;
-                if n < want { Err(sent) } else { Ok((n, sent == input_len)) }
-            },
-            (input_len, output_len),
-            output,
-        );
-        if result.is_err() && self.session.is_in_flight(id) {
-            if sent < input_len {
-                // A frame without its end can't be taken back.
-                self.disconnect();
-            } else {
-                // If there is no room for it, the server's own deadline ends the request.
-                let _ = self.request_cancel::<P::Error>(id);
-            }
+        if self.begin(&mut call) {
+            self.infer_call(port, model, request, &mut || input.next(), &mut call);
         }
-        if result.is_ok() && input.next().is_some() {
-            return Err(SerialError::InputLength { len: input_len + 1, wanted: input_len });
-        }
-        result
-    }
-
-    /// Moves a request's input and its answer.
-    fn exchange<P: Port>(
-        &mut self,
-        port: &mut P,
-        (id, until): (RequestId, Until),
-        fill: Fill<'_>,
-        (input_len, output_len): (usize, usize),
-        output: &mut dyn FnMut(usize, &[u8]),
-    ) -> Result<SerialAnswer, SerialError<P::Error>> {
-        let mut all = input_len == 0;
-        let (mut mine, mut answer, mut whole, mut end) = (false, None, false, None);
-        loop {
-            let mut chunk = [0; CHUNK];
-            while !all && self.send_room() > 0 {
-                let (n, last) = fill(self.send_room(), &mut chunk)
-                    .map_err(|len| SerialError::InputLength { len, wanted: input_len })?;
-                self.send_payload(&chunk[..n], !last);
-                all = last;
-            }
-            let down = self.turn(port, until, &mut |event| {
-                end = end.or(failed(&event, id));
-                match event {
-                    SerialEvent::Message(Event::Reply { reply, payload_len }) => {
-                        mine = reply.id() == Some(id);
-                        if let Reply::Answer { rows, receipt, .. } = reply
-                            && mine
-                        {
-                            let len = payload_len as usize;
-                            if len != output_len {
-                                end = Some(Failed::OutputLength { len, wanted: output_len });
-                                mine = false;
-                            }
-                            answer = Some(SerialAnswer { rows, receipt });
-                            whole = len == 0;
-                        }
-                    }
-                    SerialEvent::Message(Event::Payload { bytes, remaining }) if mine => {
-                        output(output_len - remaining as usize - bytes.len(), bytes);
-                        whole = remaining == 0;
-                    }
-                    _ => {}
-                }
-            })?;
-            if let Some(failed) = end.or(down.map(Failed::Down)) {
-                return Err(failed.into());
-            }
-            if let Some(answer) = answer
-                && whole
-            {
-                return Ok(answer);
-            }
-        }
+        call.result()
     }
 
     /// As [`infer`](Self::infer), made again as `retries` says; `input` gives the bytes anew each
@@ -352,44 +415,68 @@ where
     ///
     /// # Errors
     /// The last attempt's. All attempts together take no longer than `request.within`.
-    #[allow(clippy::too_many_arguments)]
     pub fn infer_retrying<'a, P: Port, I: IntoIterator<Item = u8>>(
         &mut self,
         port: &mut P,
-        (opening, model, scratch): (impl Into<Opening<'a>>, &mut SerialModel, &mut [u8]),
+        (opening, model): (impl Into<Opening<'a>>, &mut SerialModel),
         request: SerialRequest,
         retries: Retries,
         mut input: impl FnMut() -> I,
         output: &mut dyn FnMut(usize, &[u8]),
     ) -> Result<SerialAnswer, SerialError<P::Error>> {
-        let opening = opening.into();
-        let until = self.until::<P::Error>(request.within)?;
+        let mut call = Call::new(request.within, opening.into());
+        let mut output = |at: usize, bytes: &[u8]| output(at, bytes);
+        call.output = Some(&mut output);
         let mut left = retries.times;
-        loop {
-            let within = until.at.saturating_sub(self.now()?) as u32;
-            let result = if model.generation != self.generation || !self.link.is_up() {
-                let opened = self.open(port, opening, scratch, Micros(within));
-                opened.map(|opened| *model = opened).and(Err(SerialError::StaleModel))
-            } else {
-                let request = SerialRequest { within: Micros(within), ..request };
-                self.infer(port, model, request, input(), output)
-            };
-            match result {
-                // Opened anew, or to be: the request itself was not sent yet.
-                Err(SerialError::StaleModel) => continue,
-                Err(error) if left > 0 => {
-                    let lost = matches!(error, SerialError::Link(_)) && retries.after_link_loss;
-                    if !lost && !error.is_refused_for_now() {
-                        return Err(error);
-                    }
-                    left -= 1;
-                    let again = self.now::<P::Error>()? + u64::from(retries.pause.0);
-                    while self.now::<P::Error>()? < again {
-                        self.turn(port, until, &mut |_| {})?;
-                    }
+        let mut on = self.begin(&mut call);
+        while on {
+            if model.generation != self.generation || !self.link.is_up() {
+                if self.open_call(port, &mut call) {
+                    *model = call.model.clone();
+                    continue;
                 }
-                result => return result,
+            } else {
+                let mut input = input().into_iter();
+                let input: &mut dyn FnMut() -> Option<u8> = &mut || input.next();
+                if self.infer_call(port, model, request, input, &mut call) {
+                    break;
+                }
+            }
+            on = self.again(port, retries, &mut left, &mut call);
+        }
+        call.result()
+    }
+    /// Whether a call that failed is made again: after its pause, and with its error forgotten.
+    #[inline(never)]
+    fn again<P: Port>(
+        &mut self,
+        port: &mut P,
+        retries: Retries,
+        left: &mut u8,
+        call: &mut Call<'_, P::Error>,
+    ) -> bool {
+        match &call.end {
+            // To be opened anew: the request itself was not sent yet.
+            Some(SerialError::StaleModel) => {
+                call.end = None;
+                return true;
+            }
+            Some(SerialError::Link(_)) if retries.after_link_loss => {}
+            Some(error) if error.is_refused_for_now() => {}
+            _ => return false,
+        }
+        if *left == 0 {
+            return false;
+        }
+        *left -= 1;
+        call.end = None;
+        call.want(Wanted::Time);
+        let until = call.now + u64::from(retries.pause.0);
+        while call.now < until {
+            if !self.turn(port, call) {
+                return false;
             }
         }
+        true
     }
 }

@@ -12,15 +12,17 @@ mod blocking;
 mod clock;
 mod port;
 mod types;
+mod walk;
 
 pub use port::{Bytes, EmbeddedIo, Port};
 pub use types::{Opening, Retries, SerialAnswer, SerialError, SerialModel, SerialRequest};
 
-use super::session::{Event, Infer, Session, State};
+use super::session::{Event, Fault, Heard, Infer, Session, State};
 use crate::limits::{
-    CLIENT_NAME_LEN_MAX, ENCODINGS_BYTES_MAX, FRAME_PREFIX_BYTES, MODEL_NAME_LEN_MAX,
+    ENCODINGS_BYTES_MAX, FRAME_PREFIX_BYTES, LINK_FRAME_BYTES_MIN, MODEL_NAME_LEN_MAX,
 };
 use crate::units::RequestId;
+use crate::wire::Reply;
 use crate::wire::link::{
     BufferTooSmall, Counters, DownReason, Endpoint, LinkEvent, LinkOptions, Role,
 };
@@ -29,13 +31,16 @@ use embedded_time::Clock;
 
 /// Requests in flight: one that is waited for, and one that was given up and not answered yet.
 const IN_FLIGHT: usize = 2;
-/// Longest head of a hello, and of an open without encodings.
-const HEAD_BYTES: usize = FRAME_PREFIX_BYTES + MODEL_NAME_LEN_MAX + 8;
-/// Longest head of an open with encodings.
-const ENCODED_HEAD_BYTES: usize = HEAD_BYTES + ENCODINGS_BYTES_MAX + 1;
+/// The name in the server's log.
+const NAME: &str = "serial";
+/// Longest head of a hello, of an inference and of a withdrawal: none is longer than the shortest buffer.
+const HEAD_BYTES: usize = LINK_FRAME_BYTES_MIN;
+/// Longest head of an open, with as many encodings as there can be.
+const OPEN_HEAD_BYTES: usize = FRAME_PREFIX_BYTES + MODEL_NAME_LEN_MAX + ENCODINGS_BYTES_MAX + 9;
 /// Bytes given to a port at a time.
 const LINE_BYTES: usize = 32;
-const _: () = assert!(CLIENT_NAME_LEN_MAX <= MODEL_NAME_LEN_MAX);
+const _: () = assert!(FRAME_PREFIX_BYTES + NAME.len() + 4 <= HEAD_BYTES);
+const _: () = assert!(FRAME_PREFIX_BYTES + 1 + 5 + 3 + 3 + 5 + 1 <= HEAD_BYTES);
 
 /// What received bytes meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +52,13 @@ pub enum SerialEvent<'a> {
     Down(DownReason),
     /// A message, or a piece of its payload.
     Message(Event<'a>),
+}
+
+/// As [`SerialEvent`], with what a session has heard.
+enum Told<'a> {
+    Up,
+    Down(DownReason),
+    Heard(Heard<'a>),
 }
 
 /// One client of one line. `R` holds one received frame and `T` the unacknowledged bytes: arrays,
@@ -118,14 +130,17 @@ where
     /// The clock does not run.
     pub fn connect<E>(&mut self) -> Result<(), SerialError<E>> {
         let now = self.now()?;
-        self.session = Session::new();
-        self.link.open(now);
+        self.connect_at(now);
         Ok(())
+    }
+    fn connect_at(&mut self, now: u64) {
+        self.session.reset();
+        self.link.open(now);
     }
     /// Ends the session; the server withdraws what is in flight.
     pub fn disconnect(&mut self) {
         self.link.close();
-        self.session = Session::new();
+        self.session.reset();
     }
     /// Looks at the clock; `Down` if the session is over.
     ///
@@ -133,14 +148,17 @@ where
     /// The clock does not run.
     pub fn poll<E>(&mut self) -> Result<Option<DownReason>, SerialError<E>> {
         let now = self.now()?;
-        let greeting = self.session.state() == State::Greeting;
+        Ok(self.look(now))
+    }
+    fn look(&mut self, now: u64) -> Option<DownReason> {
+        let greeting = self.session.talk.is_greeting();
         let waiting = self.session.in_flight() > 0 || greeting || self.link.is_probing();
         self.link.set_waiting(waiting, now);
         let down = self.link.poll(now);
         if down.is_some() {
-            self.session = Session::new();
+            self.session.reset();
         }
-        Ok(down)
+        down
     }
     /// The instant ([`now`](Self::now)) at which [`poll`](Self::poll) must be called, if nothing else
     /// happens.
@@ -161,49 +179,95 @@ where
     /// The conversation broke: the session was ended. Or the clock does not run.
     pub fn receive<E>(
         &mut self,
-        mut bytes: &[u8],
+        bytes: &[u8],
         on: &mut dyn FnMut(SerialEvent<'_>),
     ) -> Result<(), SerialError<E>> {
         let now = self.now()?;
-        loop {
-            let (taken, event) = self.link.receive(now, bytes);
-            bytes = &bytes[taken..];
-            let broken = match event {
-                None => return Ok(()),
-                Some(LinkEvent::Up) => {
-                    self.generation = self.generation.wrapping_add(1);
-                    self.session = Session::new();
-                    let mut head = [0; HEAD_BYTES];
-                    let hello = self.session.hello("serial", &mut head);
-                    on(SerialEvent::Up);
-                    hello.map(|n| {
-                        // The buffer is empty, and has room for a hello.
-                        self.link.send(&head[..n], false);
-                    })
+        let mut broken = None;
+        let result = self.take(now, bytes, &mut |told| {
+            on(match told {
+                Told::Up => SerialEvent::Up,
+                Told::Down(reason) => SerialEvent::Down(reason),
+                Told::Heard(Heard::Payload { bytes, remaining }) => {
+                    SerialEvent::Message(Event::Payload { bytes, remaining })
                 }
-                Some(LinkEvent::Down(reason)) => {
-                    self.session = Session::new();
-                    on(SerialEvent::Down(reason));
-                    Ok(())
-                }
-                Some(LinkEvent::Data(mut data)) => loop {
-                    match self.session.feed(data) {
-                        Err(error) => break Err(error),
-                        Ok((0, None)) => break Ok(()),
-                        Ok((n, event)) => {
-                            data = &data[n..];
-                            if let Some(event) = event {
-                                on(SerialEvent::Message(event));
-                            }
+                Told::Heard(Heard::Reply { header, payload_len, .. }) => {
+                    match Reply::decode(header) {
+                        Ok(reply) => SerialEvent::Message(Event::Reply { reply, payload_len }),
+                        Err(error) => {
+                            broken = Some(error);
+                            return false;
                         }
                     }
-                },
-            };
-            if let Err(error) = broken {
+                }
+            });
+            true
+        });
+        match broken {
+            Some(error) => Err(SerialError::Session(error.into())),
+            None => self.told(result),
+        }
+    }
+    /// Takes bytes of the line, and gives `on` what they mean; it says whether the session goes on.
+    #[inline(never)]
+    fn take(
+        &mut self,
+        now: u64,
+        bytes: &[u8],
+        on: &mut dyn FnMut(Told<'_>) -> bool,
+    ) -> Result<(), Fault> {
+        match self.take_all(now, bytes, on) {
+            Ok(true) => Ok(()),
+            Ok(false) => {
                 self.disconnect();
-                return Err(error.into());
+                Ok(())
+            }
+            Err(fault) => {
+                self.disconnect();
+                Err(fault)
             }
         }
+    }
+    fn take_all(
+        &mut self,
+        now: u64,
+        mut bytes: &[u8],
+        on: &mut dyn FnMut(Told<'_>) -> bool,
+    ) -> Result<bool, Fault> {
+        loop {
+            let (taken, event) = self.link.receive(now, bytes);
+            bytes = bytes.get(taken..).unwrap_or_default();
+            let goes_on = match event {
+                None => return Ok(true),
+                Some(LinkEvent::Up) => {
+                    self.generation = self.generation.wrapping_add(1);
+                    self.session.reset();
+                    let mut head = [0; HEAD_BYTES];
+                    let n = self.session.talk.hello(NAME, &mut head)?;
+                    // The buffer is empty, and has room for a hello.
+                    self.say(&head, n, false);
+                    on(Told::Up)
+                }
+                Some(LinkEvent::Down(reason)) => {
+                    self.session.reset();
+                    on(Told::Down(reason))
+                }
+                Some(LinkEvent::Data(data)) => {
+                    self.session.hear(data, &mut |heard| on(Told::Heard(heard)))?
+                }
+            };
+            if !goes_on {
+                return Ok(false);
+            }
+        }
+    }
+    /// The error behind a fault.
+    fn told<A, E>(&self, result: Result<A, Fault>) -> Result<A, SerialError<E>> {
+        result.map_err(|Fault| SerialError::Session(self.session.talk.fault()))
+    }
+    /// Gives the link the first `n` bytes of a message.
+    fn say(&mut self, bytes: &[u8], n: usize, more: bool) {
+        self.link.send(bytes.get(..n).unwrap_or_default(), more);
     }
     /// Bytes that [`send_payload`](Self::send_payload) takes now.
     pub fn send_room(&self) -> usize {
@@ -212,35 +276,38 @@ where
     /// Asks for a model by name, perhaps with encodings. `None`: there is no room for the request yet.
     ///
     /// # Errors
-    /// The state does not allow it, or the server does not know encodings.
+    /// The state does not allow it, the server does not know encodings, or the send buffer is too short
+    /// for the name and the encodings.
     pub fn request_open<'a, E>(
         &mut self,
         opening: impl Into<Opening<'a>>,
     ) -> Result<Option<RequestId>, SerialError<E>> {
         let opening = opening.into();
-        if opening.encodings.is_empty() {
-            if self.send_room() < FRAME_PREFIX_BYTES + opening.name.len() + 8 {
-                return Ok(None);
+        match self.too_short_for(&opening) {
+            Some(error) => Err(error),
+            None => {
+                let asked = self.ask_open(&opening);
+                self.told(asked)
             }
-            let mut head = [0; HEAD_BYTES];
-            let (id, n) = self.session.open(opening.name, &mut head)?;
-            self.link.send(&head[..n], false);
-            return Ok(Some(id));
         }
-        self.request_open_encoded(opening)
     }
-    /// Kept apart, since the list takes stack.
+    /// The error of a send buffer that can never hold the request for a model.
+    fn too_short_for<E>(&self, opening: &Opening<'_>) -> Option<SerialError<E>> {
+        let (len, min) = (self.link.send_capacity(), opening.head_len_max());
+        (len < min).then_some(SerialError::SendBufferTooShort { len, min })
+    }
+    // The list of encodings takes stack: not in the frame of what waits for the answer.
     #[inline(never)]
-    fn request_open_encoded<E>(
-        &mut self,
-        Opening { name, encodings }: Opening<'_>,
-    ) -> Result<Option<RequestId>, SerialError<E>> {
-        if self.send_room() < FRAME_PREFIX_BYTES + name.len() + 9 + 7 * encodings.len() {
+    fn ask_open(&mut self, opening: &Opening<'_>) -> Result<Option<RequestId>, Fault> {
+        if self.send_room() < opening.head_len_max() {
             return Ok(None);
         }
-        let mut head = [0; ENCODED_HEAD_BYTES];
-        let (id, n) = self.session.open_encoded(name, encodings, &mut head)?;
-        self.link.send(&head[..n], false);
+        let mut head = [0; OPEN_HEAD_BYTES];
+        let list = Some(opening.encodings).filter(|list| !list.is_empty());
+        // A name longer than any may be has no room.
+        let out = head.get_mut(..opening.head_len_max()).unwrap_or_default();
+        let (id, n) = self.session.talk.open(opening.name, list, out)?;
+        self.say(&head, n, false);
         Ok(Some(id))
     }
     /// Sends the head of an inference, after which exactly `payload_len` bytes must follow by
@@ -253,12 +320,16 @@ where
         infer: Infer,
         payload_len: usize,
     ) -> Result<Option<RequestId>, SerialError<E>> {
-        let mut head = [0; 32];
+        let asked = self.ask_infer(&infer, payload_len);
+        self.told(asked)
+    }
+    fn ask_infer(&mut self, infer: &Infer, payload_len: usize) -> Result<Option<RequestId>, Fault> {
+        let mut head = [0; HEAD_BYTES];
         if self.send_room() < head.len() {
             return Ok(None);
         }
-        let (id, n) = self.session.infer(infer, payload_len, &mut head)?;
-        self.link.send(&head[..n], payload_len > 0);
+        let (id, n) = self.session.talk.infer(infer, payload_len, &mut head)?;
+        self.say(&head, n, payload_len > 0);
         Ok(Some(id))
     }
     /// Takes bytes of the payload; returns how many. `more`: others follow at once.
@@ -271,12 +342,17 @@ where
     /// # Errors
     /// The state does not allow it.
     pub fn request_cancel<E>(&mut self, id: RequestId) -> Result<bool, SerialError<E>> {
-        let mut head = [0; 16];
-        if self.send_room() < head.len() {
+        let asked = self.ask_cancel(id);
+        self.told(asked)
+    }
+    fn ask_cancel(&mut self, id: RequestId) -> Result<bool, Fault> {
+        let mut head = [0; HEAD_BYTES];
+        // A number and an id.
+        if self.send_room() < FRAME_PREFIX_BYTES + 6 {
             return Ok(false);
         }
-        let n = self.session.cancel(id, &mut head)?;
-        self.link.send(&head[..n], false);
+        let n = self.session.talk.cancel(id, &mut head)?;
+        self.say(&head, n, false);
         Ok(true)
     }
 }

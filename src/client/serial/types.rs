@@ -1,10 +1,12 @@
 //! What a serial client takes and gives.
 
 use crate::client::session::SessionError;
-use crate::limits::{TENSOR_ALIGN_BYTES, TENSORS_MAX};
+use crate::limits::{
+    ENCODINGS_BYTES_MAX, FRAME_PREFIX_BYTES, MODEL_NAME_LEN_MAX, TENSOR_ALIGN_BYTES, TENSORS_MAX,
+};
 use crate::units::{Micros, ModelId, Priority, Receipt, Rows};
 use crate::wire::link::DownReason;
-use crate::wire::{BodyError, Encoding, ErrorCode, Place, Signature, TensorEncoding};
+use crate::wire::{BodyError, Encoding, ErrorCode, Place, TensorEncoding};
 use core::convert::Infallible;
 
 /// Why a request has no answer. `E` is the port's error.
@@ -54,12 +56,12 @@ pub enum SerialError<E = Infallible> {
         /// Bytes wanted.
         wanted: usize,
     },
-    /// The model's signature has no room in the scratch buffer.
-    SignatureTooLong {
-        /// Its bytes.
+    /// The send buffer can never hold the request's head.
+    SendBufferTooShort {
+        /// The buffer's bytes.
         len: usize,
-        /// The buffer's.
-        max: usize,
+        /// The fewest that will do.
+        min: usize,
     },
     /// The model's signature is damaged.
     Signature(BodyError),
@@ -104,9 +106,10 @@ impl<E: core::fmt::Debug> core::fmt::Display for SerialError<E> {
             SerialError::OutputLength { len, wanted } => {
                 write!(f, "an answer of {len} bytes; the model's rows are {wanted}")
             }
-            SerialError::SignatureTooLong { len, max } => {
-                write!(f, "a signature of {len} bytes; the scratch buffer has {max}")
-            }
+            SerialError::SendBufferTooShort { len, min } => write!(
+                f,
+                "a send buffer of {len} bytes; to open this model it must have at least {min}"
+            ),
             SerialError::Signature(error) => write!(f, "{error}"),
         }
     }
@@ -138,7 +141,15 @@ impl<'a> From<&'a str> for Opening<'a> {
 }
 
 impl Opening<'_> {
-    fn encoding(&self, place: Place) -> Encoding {
+    /// Most bytes of the request's head, as far as the protocol allows its name and list at all.
+    pub(super) fn head_len_max(&self) -> usize {
+        let list = match self.encodings.len() {
+            0 => 0,
+            n => 1 + (7 * n).min(ENCODINGS_BYTES_MAX),
+        };
+        FRAME_PREFIX_BYTES + self.name.len().min(MODEL_NAME_LEN_MAX) + 8 + list
+    }
+    pub(super) fn encoding(&self, place: Place) -> Encoding {
         let asked = self.encodings.iter().find(|asked| asked.place == place);
         asked.map_or(Encoding::F32, |asked| asked.encoding)
     }
@@ -171,26 +182,39 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
+    const NONE: Sizes = Sizes { row_bytes: [0; TENSORS_MAX], len: 0 };
+
     fn payload_len(&self, rows: Rows) -> usize {
         let rows = usize::from(rows.0);
-        self.row_bytes[..usize::from(self.len)].iter().fold(0, |end: usize, &bytes| {
-            end.next_multiple_of(TENSOR_ALIGN_BYTES) + bytes as usize * rows
-        })
+        let mut end = 0usize;
+        for &bytes in self.row_bytes.iter().take(self.len.into()) {
+            end = end.next_multiple_of(TENSOR_ALIGN_BYTES);
+            end = end.saturating_add((bytes as usize).saturating_mul(rows));
+        }
+        end
+    }
+    pub(super) const fn len(&self) -> u8 {
+        self.len
+    }
+    pub(super) fn push(&mut self, row_bytes: u32) {
+        if let Some(place) = self.row_bytes.get_mut(usize::from(self.len)) {
+            *place = row_bytes;
+            self.len += 1;
+        }
     }
 }
 
 impl SerialModel {
-    pub(super) const fn new(id: ModelId, generation: u16) -> Self {
-        let none = Sizes { row_bytes: [0; TENSORS_MAX], len: 0 };
+    pub(super) const fn new(generation: u16) -> Self {
         SerialModel {
-            id,
+            id: ModelId(0),
             generation,
             rows_max: Rows(0),
             priority_levels: 0,
             timeout: Micros(0),
             batched: false,
-            inputs: none,
-            outputs: none,
+            inputs: Sizes::NONE,
+            outputs: Sizes::NONE,
         }
     }
     /// Bytes of an input payload of `rows` rows, as it travels.
@@ -201,29 +225,8 @@ impl SerialModel {
     pub fn output_len(&self, rows: Rows) -> usize {
         self.outputs.payload_len(rows)
     }
-    /// Takes from a signature what later requests need. Kept apart, since the signature takes stack.
-    #[inline(never)]
-    pub(super) fn describe(
-        &mut self,
-        opening: Opening<'_>,
-        payload: &[u8],
-    ) -> Result<(), BodyError> {
-        let signature = Signature::decode(payload)?;
-        self.batched = signature.batched;
-        let place: [fn(u8) -> Place; 2] = [Place::Input, Place::Output];
-        for ((tensors, sizes), place) in
-            [(&signature.inputs, &mut self.inputs), (&signature.outputs, &mut self.outputs)]
-                .into_iter()
-                .zip(place)
-        {
-            for (tensor, bytes) in tensors.iter().zip(&mut sizes.row_bytes) {
-                let encoding = opening.encoding(place(sizes.len));
-                let n = tensor.encoded_row_bytes(encoding).and_then(|n| u32::try_from(n).ok());
-                *bytes = n.ok_or(BodyError)?;
-                sizes.len += 1;
-            }
-        }
-        Ok(())
+    pub(super) fn sizes(&mut self, outputs: bool) -> &mut Sizes {
+        if outputs { &mut self.outputs } else { &mut self.inputs }
     }
 }
 

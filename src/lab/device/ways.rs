@@ -119,7 +119,7 @@ fn serial(line: &mut Line, name: &str, time_box: Nanos) -> Result<Percentiles, E
     let options = LinkOptions::new(BAUD);
     let mut client =
         SerialClient::new(MicroClock, options, [0u8; 512], [0u8; 2048], 1).map_err(|e| told(&e))?;
-    let model = client.open(line, name, &mut [0u8; 256], PATIENCE).map_err(|e| told(&e))?;
+    let model = client.open(line, name, PATIENCE).map_err(|e| told(&e))?;
     let payload = [7u8; BYTES];
     trips(time_box, || {
         let mut answer = [0u8; BYTES];

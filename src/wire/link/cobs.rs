@@ -118,6 +118,10 @@ impl Encoder {
     pub const fn new() -> Self {
         Encoder { at: 0, run: 0, step: Step::Code }
     }
+    /// One that has nothing to write.
+    pub const fn done() -> Self {
+        Encoder { at: 0, run: 0, step: Step::Done }
+    }
     /// The next byte for the line, of a unit of `len` bytes; `None` after the delimiter.
     pub fn next(&mut self, len: usize, byte: impl Fn(usize) -> u8) -> Option<u8> {
         match self.step {

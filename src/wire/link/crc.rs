@@ -29,8 +29,12 @@ impl Crc {
     }
     pub fn add(&mut self, bytes: &[u8]) {
         for &byte in bytes {
-            self.0 ^= u32::from(byte);
-            self.0 = (self.0 >> 4) ^ TABLE[(self.0 & 15) as usize];
+            self.add_byte(byte);
+        }
+    }
+    pub fn add_byte(&mut self, byte: u8) {
+        self.0 ^= u32::from(byte);
+        for _ in 0..2 {
             self.0 = (self.0 >> 4) ^ TABLE[(self.0 & 15) as usize];
         }
     }

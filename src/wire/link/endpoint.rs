@@ -13,6 +13,12 @@ use crate::limits::{
     LINK_SILENCE_MS_MAX, LINK_WINDOW_BYTES_MAX,
 };
 
+const KEEP_ALIVE_US: u32 = LINK_KEEP_ALIVE_MS as u32 * 1_000;
+const SILENCE_US_MAX: u32 = LINK_SILENCE_MS_MAX as u32 * 1_000;
+const OPEN_PAUSE_US_MAX: u32 = LINK_OPEN_PAUSE_MS_MAX as u32 * 1_000;
+const LATENCY_US_MAX: u32 = LINK_LATENCY_MS_MAX as u32 * 1_000;
+/// Longest that the line is ever reckoned with, 16 minutes: sums of such spans fit their 32 bits.
+const LINE_US_MAX: u32 = 1_000_000_000;
 /// Bytes of a frame besides its payload.
 const OVERHEAD: usize = LINK_HEADER_BYTES + LINK_CHECK_BYTES;
 /// On the line, no frame with a byte of payload is shorter.
@@ -29,7 +35,7 @@ enum Phase {
     /// No session; the initiator does not ask for one.
     Down,
     /// The initiator asks for one.
-    Opening { next_at: u64, pause: u64 },
+    Opening { next_at: u64, pause: u32 },
     /// There is one.
     Up,
 }
@@ -45,18 +51,35 @@ struct Due {
     ping: bool,
 }
 
-/// The frame that is being written to the line.
+/// The frame that is being written to the line, or was last.
 #[derive(Debug, Clone, Copy)]
 struct Outgoing {
     /// Header, and the offer where there is one.
     head: [u8; LINK_HEADER_BYTES + OFFER_BYTES],
-    head_len: usize,
-    /// Payload from the ring.
+    head_len: u8,
+    /// The payload, from the ring.
+    payload_len: u16,
     from: u16,
-    len: usize,
     check: [u8; LINK_CHECK_BYTES],
     encoder: Encoder,
-    is_data: bool,
+}
+
+impl Outgoing {
+    const NONE: Outgoing = Outgoing {
+        head: [0; LINK_HEADER_BYTES + OFFER_BYTES],
+        head_len: 0,
+        payload_len: 0,
+        from: 0,
+        check: [0; LINK_CHECK_BYTES],
+        encoder: Encoder::done(),
+    };
+    /// Whether it is not over.
+    fn is_some(&self) -> bool {
+        !self.encoder.is_done()
+    }
+    const fn is_data(&self) -> bool {
+        self.payload_len > 0
+    }
 }
 
 /// How long acknowledgements take, in microseconds: their mean and their spread, smoothed.
@@ -68,8 +91,8 @@ struct RoundTrip {
 }
 
 impl RoundTrip {
-    fn add(&mut self, sample: u64) {
-        let sample = sample.min(u64::from(u32::MAX / 16)) as u32;
+    fn add(&mut self, sample: u32) {
+        let sample = sample.min(u32::MAX / 16);
         if !self.known {
             *self = RoundTrip { mean: sample, spread: sample / 2, known: true };
             return;
@@ -77,8 +100,8 @@ impl RoundTrip {
         self.spread = self.spread - self.spread / 4 + self.mean.abs_diff(sample) / 4;
         self.mean = self.mean - self.mean / 8 + sample / 8;
     }
-    fn allowance(self) -> Option<u64> {
-        self.known.then(|| u64::from(self.mean + 4 * self.spread))
+    fn allowance(self) -> Option<u32> {
+        self.known.then(|| self.mean + 4 * self.spread)
     }
 }
 
@@ -91,7 +114,10 @@ impl RoundTrip {
 #[derive(Debug, Clone)]
 pub struct Endpoint<R, T> {
     role: Role,
-    latency: u64,
+    /// The time of the call that goes on. Instants are 64 bits and never wrap; spans are 32, which is
+    /// less work for a small core.
+    now: u64,
+    latency: u32,
     /// What a byte takes on the line (8N1), in sixteenths of a microsecond.
     byte_us_sixteenths: u32,
     decoder: Decoder<R>,
@@ -105,7 +131,7 @@ pub struct Endpoint<R, T> {
     /// Longest frame that the peer takes.
     peer_frame: usize,
     due: Due,
-    outgoing: Option<Outgoing>,
+    outgoing: Outgoing,
     /// The line may hold the beginning of something: a delimiter must come first.
     lead: bool,
 
@@ -174,7 +200,8 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
         let sixteenths = 160_000_000 / options.baud.max(LINK_BAUD_MIN);
         Ok(Endpoint {
             role,
-            latency: u64::from(options.latency.0).min(LINK_LATENCY_MS_MAX * 1_000),
+            now: 0,
+            latency: options.latency.0.min(LATENCY_US_MAX),
             byte_us_sixteenths: sixteenths,
             touched: false,
             decoder: Decoder::new(receive),
@@ -185,7 +212,7 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
             version: VERSION,
             peer_frame: LINK_FRAME_BYTES_MIN,
             due: Due::default(),
-            outgoing: None,
+            outgoing: Outgoing::NONE,
             lead: true,
             acked: 0,
             next: 0,
@@ -231,6 +258,7 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
     pub fn open(&mut self, now: u64) {
         if self.role == Role::Initiator {
             self.nonce = self.nonce.wrapping_mul(0x9E37_79B1).wrapping_add(0x7F4A_7C15);
+            self.now = now;
             self.reset_streams();
             self.phase = Phase::Opening { next_at: now, pause: self.patience() };
         }
@@ -248,7 +276,8 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
         self.reset_streams_but_due();
     }
     fn reset_streams_but_due(&mut self) {
-        if self.outgoing.take().is_some() {
+        if self.outgoing.is_some() {
+            self.outgoing.encoder = Encoder::done();
             self.lead = true;
         }
         self.ring.clear();
@@ -265,6 +294,10 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
     /// Bytes of the stream that can be taken now; none without a session.
     pub fn send_room(&self) -> usize {
         if self.phase == Phase::Up { self.ring.room() } else { 0 }
+    }
+    /// Bytes of the stream that can be taken at most, before any is acknowledged.
+    pub fn send_capacity(&self) -> usize {
+        self.ring.capacity()
     }
     /// Takes bytes of the stream, as many as there is room for; returns how many. `more` says that
     /// others follow at once, so that a frame may wait for them.
@@ -293,6 +326,7 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
     /// Says whether the layer above waits for the peer: then signs of life are asked for, and a
     /// silent peer is given up.
     pub fn set_waiting(&mut self, waiting: bool, now: u64) {
+        self.now = now;
         if waiting && !self.waiting {
             self.last_heard = self.last_heard.max(now);
         }
@@ -301,8 +335,8 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
 
     /// Asks for a sign of life if there was none for a while.
     pub fn probe(&mut self, now: u64) {
-        let silent = now.saturating_sub(self.last_heard);
-        if self.phase == Phase::Up && silent >= LINK_KEEP_ALIVE_MS * 1_000 {
+        self.now = now;
+        if self.phase == Phase::Up && self.age(self.last_heard) >= KEEP_ALIVE_US {
             self.probing = true;
             self.due.ping = true;
         }
@@ -312,101 +346,143 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
         self.probing
     }
     /// How long the line takes for so many bytes of a stream, in microseconds, frames around them
-    /// included.
+    /// included; at most half an hour.
     pub fn line_time(&self, bytes: usize) -> u64 {
         let line = self.line_us(bytes);
-        line + line / (self.peer_frame / 32) as u64
+        // A frame of 32 bytes is half overhead, and one twice as long half of that.
+        let (mut around, mut frame) = (line, self.peer_frame);
+        while frame >= 64 {
+            (around, frame) = (around / 2, frame.div_ceil(2));
+        }
+        u64::from(line + around)
     }
 
     // --- time ---
 
+    /// Microseconds since then.
+    #[inline(never)]
+    fn age(&self, then: u64) -> u32 {
+        span(self.now, then)
+    }
+    /// Microseconds until then; 0: it is due.
+    #[inline(never)]
+    fn left(&self, at: u64) -> u32 {
+        span(at, self.now)
+    }
+    fn after(&self, span: u32) -> u64 {
+        self.now + u64::from(span)
+    }
     /// How long the line takes for so many bytes, in microseconds.
-    fn line_us(&self, bytes: usize) -> u64 {
-        (bytes as u64 * u64::from(self.byte_us_sixteenths)) >> 4
+    #[inline(never)]
+    fn line_us(&self, bytes: usize) -> u32 {
+        let us = (bytes as u64 * u64::from(self.byte_us_sixteenths)) >> 4;
+        us.min(LINE_US_MAX.into()) as u32
     }
     /// How long to wait for an acknowledgement at most: the longest frame each way, what is in
     /// flight, and the allowance.
-    fn patience(&self) -> u64 {
+    #[inline(never)]
+    fn patience(&self) -> u32 {
         let own = self.decoder.capacity().min(LINK_FRAME_BYTES_MAX);
-        let flight = self.sent.wrapping_sub(self.acked) as usize;
+        let flight = usize::from(self.sent.wrapping_sub(self.acked));
         self.latency + self.line_us(2 * (own + self.peer_frame) + flight)
     }
     /// When [`poll`](Self::poll) must be called at the latest, if nothing else happens.
     pub fn next_timeout(&self) -> Option<u64> {
+        let mut left = u32::MAX;
         match self.phase {
-            Phase::Down => None,
-            Phase::Opening { next_at, .. } => Some(next_at),
+            Phase::Down => return None,
+            Phase::Opening { next_at, .. } => left = self.left(next_at),
             Phase::Up => {
-                let silence = self.last_heard.saturating_add(LINK_SILENCE_MS_MAX * 1_000);
-                let over = (self.role == Role::Acceptor || self.waiting).then_some(silence);
-                let ping = self.waiting.then(|| self.ping_at());
-                [self.resend_at, over, ping].into_iter().flatten().min()
+                if let Some(at) = self.resend_at {
+                    left = self.left(at);
+                }
+                if self.role == Role::Acceptor || self.waiting {
+                    let silence = SILENCE_US_MAX.saturating_sub(self.age(self.last_heard));
+                    left = left.min(silence);
+                }
+                if self.waiting {
+                    left = left.min(self.ping_in());
+                }
+                if left == u32::MAX {
+                    return None;
+                }
             }
         }
+        Some(self.after(left))
     }
-    fn ping_at(&self) -> u64 {
-        self.last_heard.max(self.last_ping).saturating_add(LINK_KEEP_ALIVE_MS * 1_000)
+    fn ping_in(&self) -> u32 {
+        let age = self.age(self.last_heard).min(self.age(self.last_ping));
+        KEEP_ALIVE_US.saturating_sub(age)
     }
     /// Looks at the clock. Returns why the session is over, if it is.
     pub fn poll(&mut self, now: u64) -> Option<DownReason> {
+        self.now = now;
         match self.phase {
-            Phase::Down => None,
+            Phase::Down => {}
             Phase::Opening { next_at, pause } => {
-                if now >= next_at {
+                if self.left(next_at) == 0 {
                     self.due.open = true;
-                    let longer = (2 * pause).min(LINK_OPEN_PAUSE_MS_MAX * 1_000).max(pause);
-                    self.phase = Phase::Opening { next_at: now + pause, pause: longer };
+                    let longer = (2 * pause).min(OPEN_PAUSE_US_MAX).max(pause);
+                    self.phase = Phase::Opening { next_at: self.after(pause), pause: longer };
                 }
-                None
             }
             Phase::Up => {
-                let silent = now.saturating_sub(self.last_heard);
                 if (self.role == Role::Acceptor || self.waiting)
-                    && silent >= LINK_SILENCE_MS_MAX * 1_000
+                    && self.age(self.last_heard) >= SILENCE_US_MAX
                 {
-                    return Some(self.lose(DownReason::Silence));
+                    return self.lose(DownReason::Silence);
                 }
-                if self.waiting && now >= self.ping_at() {
+                if self.waiting && self.ping_in() == 0 {
                     self.due.ping = true;
                     self.last_ping = now;
                 }
-                if self.resend_at.is_some_and(|at| at <= now) {
+                if self.resend_at.is_some_and(|at| self.left(at) == 0) {
                     self.tries += 1;
                     if self.tries > LINK_RESEND_TIMES_MAX {
-                        return Some(self.lose(DownReason::NoProgress));
+                        return self.lose(DownReason::NoProgress);
                     }
                     if self.acked == self.sent {
                         // Nothing in flight, and no room at the peer: it is asked for some.
                         self.due.ping = true;
                         self.tries = 0;
-                        self.resend_at = Some(now + self.patience());
+                        self.resend_at = Some(self.after(self.patience()));
                     } else {
                         self.rewind();
-                        self.arm(now);
                     }
                 }
-                None
             }
         }
+        None
     }
-    fn lose(&mut self, reason: DownReason) -> DownReason {
+    fn lose(&mut self, reason: DownReason) -> Option<DownReason> {
         self.close();
-        reason
+        Some(reason)
     }
-    fn arm(&mut self, now: u64) {
+    #[inline(never)]
+    fn arm(&mut self) {
         let most = self.patience();
         let own = self.decoder.capacity().min(LINK_FRAME_BYTES_MAX);
-        let wait = match self.round_trip.allowance() {
+        let mut wait = match self.round_trip.allowance() {
             Some(measured) => most.min(measured + self.line_us(own + self.peer_frame)),
             None => most,
         };
-        self.resend_at = Some(now + (wait << self.tries.min(6)).min(8 * most));
+        for _ in 0..self.tries.min(6) {
+            wait = wait.saturating_mul(2).min(most.saturating_mul(8));
+        }
+        self.resend_at = Some(self.after(wait));
     }
+    #[inline(never)]
     fn rewind(&mut self) {
         self.next = self.acked;
         self.round = self.count;
         // What is sent twice can't be timed.
         self.timed = None;
         self.counters.rewinds += 1;
+        self.arm();
     }
+}
+
+/// From `from` to `to`, which is `u32::MAX` (over an hour) where it is longer, and 0 where `from` is later.
+fn span(to: u64, from: u64) -> u32 {
+    u32::try_from(to.saturating_sub(from)).unwrap_or(u32::MAX)
 }

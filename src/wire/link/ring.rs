@@ -31,41 +31,34 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Ring<B> {
     }
     /// Forgets the bytes before `position`.
     pub fn release(&mut self, position: u16) {
-        let n = position.wrapping_sub(self.floor) as usize;
-        if n <= self.len && n > 0 {
-            self.base = (self.base + n) % self.capacity();
+        let n = usize::from(position.wrapping_sub(self.floor));
+        if n <= self.len {
+            self.base = self.at(n);
             self.floor = position;
             self.len -= n;
         }
     }
     /// Adds bytes as far as there is room; returns how many.
     pub fn write(&mut self, bytes: &[u8]) -> usize {
-        let n = bytes.len().min(self.room());
-        let capacity = self.capacity();
-        let (now, later) = bytes[..n].split_at(n.min(capacity - self.at(self.len)));
-        let at = self.at(self.len);
-        let buffer = self.buffer.as_mut();
-        buffer[at..at + now.len()].copy_from_slice(now);
-        buffer[..later.len()].copy_from_slice(later);
-        self.len += n;
+        let mut n = 0;
+        for &byte in bytes.iter().take(self.room()) {
+            let at = self.at(self.len);
+            if let Some(place) = self.buffer.as_mut().get_mut(at) {
+                *place = byte;
+            }
+            self.len += 1;
+            n += 1;
+        }
         n
     }
     fn at(&self, offset: usize) -> usize {
-        let at = self.base + offset;
-        if at >= self.capacity() { at - self.capacity() } else { at }
+        let (at, capacity) = (self.base + offset, self.capacity());
+        if at >= capacity { at - capacity } else { at }
     }
     /// The byte at a position; 0 where none is kept.
     pub fn byte(&self, position: u16) -> u8 {
-        let offset = position.wrapping_sub(self.floor) as usize;
-        if offset < self.len { self.buffer.as_ref()[self.at(offset)] } else { 0 }
-    }
-    /// `len` bytes from a position, in two pieces.
-    pub fn pieces(&self, position: u16, len: usize) -> (&[u8], &[u8]) {
-        let offset = (position.wrapping_sub(self.floor) as usize).min(self.len);
-        let len = len.min(self.len - offset);
-        let at = self.at(offset);
-        let first = len.min(self.capacity() - at);
-        let buffer = self.buffer.as_ref();
-        (&buffer[at..at + first], &buffer[..len - first])
+        let offset = usize::from(position.wrapping_sub(self.floor));
+        let at = self.at(offset.min(self.len));
+        self.buffer.as_ref().get(at).filter(|_| offset < self.len).copied().unwrap_or(0)
     }
 }

@@ -23,14 +23,14 @@ const WITHIN: Micros = Micros(1_000_000);
 const RETRIES: Retries = Retries { times: 3, pause: Micros(10_000), after_link_loss: true };
 
 fn work() {
-    let (mut receive, mut send, mut scratch) = ([0; 256], [0; 512], [0; 128]);
+    let (mut receive, mut send) = ([0; 256], [0; 512]);
     let options = LinkOptions::new(921_600);
     let Ok(mut client) = Client::new(Timer, options, &mut receive, &mut send, 1) else { return };
-    let Ok(mut model) = client.open(&mut Uart, "mlp", &mut scratch, WITHIN) else { return };
+    let Ok(mut model) = client.open(&mut Uart, "mlp", WITHIN) else { return };
     let mut answer = [0; 40];
     let result = client.infer_retrying(
         &mut Uart,
-        ("mlp", &mut model, &mut scratch),
+        ("mlp", &mut model),
         SerialRequest::row(WITHIN),
         RETRIES,
         || (0..=255).cycle().take(256),

@@ -12,6 +12,7 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
     /// Takes bytes of the line until something is to be told or they are used up; returns how many
     /// it took. Call it again with the rest. Never panics, whatever the bytes.
     pub fn receive(&mut self, now: u64, bytes: &[u8]) -> (usize, Option<LinkEvent<'_>>) {
+        self.now = now;
         let mut taken = 0;
         for &byte in bytes {
             taken += 1;
@@ -24,14 +25,12 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
             };
             let line_bytes = core::mem::take(&mut self.unit_bytes);
             let told = match unit {
-                Ok(len) => self.unit(now, len, line_bytes),
-                Err(Damage::TooLong { .. }) => {
-                    self.counters.oversize += 1;
-                    self.damage(line_bytes);
-                    None
-                }
-                Err(Damage::CutShort) => {
-                    self.counters.crc_errors += 1;
+                Ok(len) => self.unit(len, line_bytes),
+                Err(damage) => {
+                    match damage {
+                        Damage::TooLong { .. } => self.counters.oversize += 1,
+                        Damage::CutShort => self.counters.crc_errors += 1,
+                    }
                     self.damage(line_bytes);
                     None
                 }
@@ -49,8 +48,8 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
             Told::Up => LinkEvent::Up,
             Told::Down(reason) => LinkEvent::Down(reason),
             Told::Data { len, skip, payload } => {
-                let payload = &self.decoder.unit(len)[LINK_HEADER_BYTES..][..payload];
-                LinkEvent::Data(&payload[skip..])
+                let (from, to) = (LINK_HEADER_BYTES + skip, LINK_HEADER_BYTES + payload);
+                LinkEvent::Data(self.decoder.unit(len).get(from..to).unwrap_or_default())
             }
         }
     }
@@ -63,7 +62,7 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
             self.next_count = self.next_count.wrapping_add(1);
         }
     }
-    fn unit(&mut self, now: u64, len: usize, line_bytes: u32) -> Option<Told> {
+    fn unit(&mut self, len: usize, line_bytes: u32) -> Option<Told> {
         let (header, payload) = match frame::parse(self.decoder.unit(len)) {
             Ok((header, payload)) => (header, payload),
             Err(_) => {
@@ -79,8 +78,8 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
         let payload_len = payload.len();
         let offer = Offer::decode(payload);
         match header.kind {
-            Kind::Open => offer.and_then(|offer| self.asked(now, header, offer)),
-            Kind::Accept => offer.and_then(|offer| self.accepted(now, header, offer)),
+            Kind::Open => offer.and_then(|offer| self.asked(header, offer)),
+            Kind::Accept => offer.and_then(|offer| self.accepted(header, offer)),
             _ if self.phase != Phase::Up || header.session != self.session => {
                 if header.kind == Kind::Reset {
                     return None;
@@ -97,9 +96,9 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
                 Some(Told::Down(DownReason::PeerReset))
             }
             kind => {
-                self.last_heard = now;
+                self.last_heard = self.now;
                 self.probing = false;
-                self.take_ack(now, header);
+                self.take_ack(header);
                 match kind {
                     Kind::Data => self.data(header, len, payload_len),
                     Kind::Ping => {
@@ -112,24 +111,24 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
         }
     }
     /// The acceptor is asked for a session.
-    fn asked(&mut self, now: u64, header: Header, offer: Offer) -> Option<Told> {
+    fn asked(&mut self, header: Header, offer: Offer) -> Option<Told> {
         if self.role != Role::Acceptor || offer.version == 0 {
             return None;
         }
         if self.phase == Phase::Up && self.nonce == offer.nonce && !self.touched {
             // The acceptance was lost.
-            self.last_heard = now;
+            self.last_heard = self.now;
             self.due.accept = true;
             return None;
         }
         self.reset_streams();
         self.session = self.session.wrapping_add(1).max(1);
-        self.begin(now, header, offer);
+        self.begin(header, offer);
         self.due.accept = true;
         Some(Told::Up)
     }
     /// The initiator gets a session.
-    fn accepted(&mut self, now: u64, header: Header, offer: Offer) -> Option<Told> {
+    fn accepted(&mut self, header: Header, offer: Offer) -> Option<Told> {
         if self.role != Role::Initiator || offer.nonce != self.nonce || offer.version == 0 {
             return None;
         }
@@ -137,7 +136,7 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
             Phase::Opening { .. } => {
                 self.reset_streams();
                 self.session = header.session;
-                self.begin(now, header, offer);
+                self.begin(header, offer);
                 Some(Told::Up)
             }
             Phase::Up if header.session != self.session => {
@@ -148,16 +147,16 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
             _ => None,
         }
     }
-    fn begin(&mut self, now: u64, header: Header, offer: Offer) {
+    fn begin(&mut self, header: Header, offer: Offer) {
         self.phase = Phase::Up;
         self.nonce = offer.nonce;
         self.version = offer.version.min(VERSION);
         let peer = usize::from(offer.frame_bytes_max);
         self.peer_frame = peer.clamp(LINK_FRAME_BYTES_MIN, LINK_FRAME_BYTES_MAX);
         self.edge = header.credit.min(LINK_WINDOW_BYTES_MAX as u16);
-        (self.last_heard, self.last_ping) = (now, now);
+        (self.last_heard, self.last_ping) = (self.now, self.now);
     }
-    fn take_ack(&mut self, now: u64, header: Header) {
+    fn take_ack(&mut self, header: Header) {
         let flight = self.sent.wrapping_sub(self.acked);
         let news = header.ack.wrapping_sub(self.acked);
         if news > flight {
@@ -170,14 +169,14 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
             if let Some((position, since)) = self.timed
                 && !before(self.acked, position)
             {
-                self.round_trip.add(now.saturating_sub(since));
+                self.round_trip.add(self.age(since));
                 self.timed = None;
             }
             if before(self.next, self.acked) {
                 self.next = self.acked;
             }
             self.tries = 0;
-            if !self.outgoing.is_some_and(|frame| frame.is_data) {
+            if !(self.outgoing.is_some() && self.outgoing.is_data()) {
                 self.ring.release(self.acked);
             }
         }
@@ -185,7 +184,7 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
         if self.acked == self.sent {
             self.resend_at = None;
         } else if news > 0 {
-            self.arm(now);
+            self.arm();
         }
         if header.kind == Kind::Nak && before(self.acked, self.next) {
             // One that was not sent yet was counted too far: then it is about the latest.
@@ -194,7 +193,6 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
             let stale = about >= 128;
             if !stale && in_round > 0 {
                 self.rewind();
-                self.arm(now);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! What an end says on the line.
 
-use super::{Endpoint, OVERHEAD, Outgoing, Phase, before};
+use super::{Endpoint, OVERHEAD, Outgoing, Phase, Ring, before};
 use crate::limits::{LINK_CHECK_BYTES, LINK_FRAME_BYTES_MAX, LINK_HEADER_BYTES};
 use crate::wire::link::VERSION;
 use crate::wire::link::cobs::Encoder;
@@ -10,43 +10,34 @@ use crate::wire::link::frame::{Header, Kind, OFFER_BYTES, Offer};
 impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> {
     /// Writes bytes for the line to `out`; returns how many. 0: nothing is to be said for now.
     pub fn transmit(&mut self, now: u64, out: &mut [u8]) -> usize {
+        self.now = now;
         let mut n = 0;
-        while n < out.len() {
-            if self.outgoing.is_none() {
+        for place in out {
+            if !self.outgoing.is_some() {
                 if !self.begin_frame() {
                     // Whatever comes next begins after a pause, in which the line may have rung.
                     self.lead = true;
                     break;
                 }
                 if core::mem::take(&mut self.lead) {
-                    out[n] = 0;
+                    *place = 0;
                     n += 1;
                     continue;
                 }
             }
-            let Some(frame) = &mut self.outgoing else { break };
-            let (head, ring, check) = (&frame.head[..frame.head_len], &self.ring, &frame.check);
-            let (from, len) = (frame.from, frame.len);
-            let byte = |i: usize| match i.checked_sub(head.len()) {
-                None => head[i],
-                Some(i) if i < len => ring.byte(from.wrapping_add(i as u16)),
-                Some(i) => check.get(i - len).copied().unwrap_or(0),
-            };
-            let total = head.len() + len + LINK_CHECK_BYTES;
-            if let Some(byte) = frame.encoder.next(total, byte) {
-                out[n] = byte;
-                n += 1;
-            }
-            if frame.encoder.is_done() {
-                let is_data = frame.is_data;
-                self.outgoing = None;
+            let (len, mut encoder) = (self.outgoing.len(), self.outgoing.encoder);
+            // There is one, until the encoder is done.
+            *place = encoder.next(len, |i| self.outgoing.byte(i, &self.ring)).unwrap_or(0);
+            self.outgoing.encoder = encoder;
+            n += 1;
+            if encoder.is_done() {
                 self.counters.frames_sent += 1;
                 self.ring.release(self.acked);
-                if is_data {
+                if self.outgoing.is_data() {
                     if self.timed.is_none() && self.next == self.sent {
                         self.timed = Some((self.sent, now));
                     }
-                    self.arm(now);
+                    self.arm();
                 }
             }
         }
@@ -67,9 +58,9 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
     }
     /// Bytes of the stream that the next frame would carry.
     fn data_len(&self) -> usize {
-        let waiting = self.ring.end().wrapping_sub(self.next) as usize;
-        let allowed = self.edge.wrapping_sub(self.next);
-        let allowed = if (allowed as i16) < 0 { 0 } else { allowed as usize };
+        let waiting = usize::from(self.ring.end().wrapping_sub(self.next));
+        let allowed = self.edge.wrapping_sub(self.next) as i16;
+        let allowed = allowed.max(0) as usize;
         let full = self.peer_frame - OVERHEAD;
         let len = waiting.min(allowed).min(full);
         // A frame cut short by the window, or by a writer that is not done, waits while others are
@@ -90,18 +81,17 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
         };
         let mut offer = None;
         let mut len = 0;
-        let own = self.decoder.capacity().min(LINK_FRAME_BYTES_MAX) as u16;
         let due = &mut self.due;
         if let Some(session) = due.reset.take() {
             header = Header { kind: Kind::Reset, session, seq: 0, ack: 0, credit: 0, count: 0 };
         } else if core::mem::take(&mut due.open) {
             header = Header { kind: Kind::Open, session: 0, seq: 0, ack: 0, ..header };
-            offer = Some(Offer { version: VERSION, frame_bytes_max: own, nonce: self.nonce });
+            offer = Some(VERSION);
         } else if self.phase != Phase::Up {
             return false;
         } else if core::mem::take(&mut due.accept) {
             header.kind = Kind::Accept;
-            offer = Some(Offer { version: self.version, frame_bytes_max: own, nonce: self.nonce });
+            offer = Some(self.version);
         } else if let Some(count) = due.nak.take() {
             (header.kind, header.count) = (Kind::Nak, count);
             due.ack = false;
@@ -115,16 +105,16 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
             } else if !due.ack {
                 if self.resend_at.is_none() && self.ring.end() != self.next {
                     // The peer has no room: somebody must look again.
-                    self.resend_at = Some(self.last_heard + self.patience());
+                    self.resend_at = Some(self.last_heard + u64::from(self.patience()));
                 }
                 return false;
             }
             due.ack = false;
         }
-        if matches!(header.kind, Kind::Accept | Kind::Data | Kind::Ack | Kind::Nak | Kind::Ping) {
+        if !matches!(header.kind, Kind::Open | Kind::Reset) {
             self.told_edge = self.received.wrapping_add(self.room);
         }
-        self.outgoing = Some(self.frame(header, offer, len));
+        self.frame(header, offer, len);
         if len > 0 {
             self.count = self.count.wrapping_add(1);
             if before(self.next, self.sent) {
@@ -137,27 +127,51 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
         }
         true
     }
-    fn frame(&self, header: Header, offer: Option<Offer>, len: usize) -> Outgoing {
-        let mut head = [0; LINK_HEADER_BYTES + OFFER_BYTES];
-        head[..LINK_HEADER_BYTES].copy_from_slice(&header.encode());
-        let mut head_len = LINK_HEADER_BYTES;
-        if let Some(offer) = offer {
-            head[LINK_HEADER_BYTES..].copy_from_slice(&offer.encode());
-            head_len += OFFER_BYTES;
+    /// Makes the frame that goes out next, with an offer of this version if there is one.
+    fn frame(&mut self, header: Header, version: Option<u8>, len: usize) {
+        let frame = &mut self.outgoing;
+        frame.head_len = LINK_HEADER_BYTES as u8;
+        let (head, place) = frame.head.split_at_mut(LINK_HEADER_BYTES);
+        copy(&header.encode(), head);
+        if let Some(version) = version {
+            let own = self.decoder.capacity().min(LINK_FRAME_BYTES_MAX) as u16;
+            let offer = Offer { version, frame_bytes_max: own, nonce: self.nonce };
+            copy(&offer.encode(), place);
+            frame.head_len += OFFER_BYTES as u8;
         }
-        let (first, second) = self.ring.pieces(header.seq, len);
+        (frame.from, frame.payload_len) = (header.seq, len as u16);
+        frame.encoder = Encoder::new();
         let mut crc = Crc::new();
-        crc.add(&head[..head_len]);
-        crc.add(first);
-        crc.add(second);
-        Outgoing {
-            head,
-            head_len,
-            from: header.seq,
-            len,
-            check: crc.value().to_le_bytes(),
-            encoder: Encoder::new(),
-            is_data: len > 0,
+        for i in 0..frame.len() - LINK_CHECK_BYTES {
+            crc.add_byte(frame.byte(i, &self.ring));
+        }
+        frame.check = crc.value().to_le_bytes();
+    }
+}
+
+/// As many bytes as both have.
+fn copy(from: &[u8], to: &mut [u8]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = *from;
+    }
+}
+
+impl Outgoing {
+    /// Bytes of the frame, its checksum included.
+    fn len(&self) -> usize {
+        usize::from(self.head_len) + usize::from(self.payload_len) + LINK_CHECK_BYTES
+    }
+    /// One of them: of the head, of the payload, of the checksum.
+    #[inline(never)]
+    fn byte<B: AsRef<[u8]> + AsMut<[u8]>>(&self, i: usize, ring: &Ring<B>) -> u8 {
+        let head = usize::from(self.head_len);
+        if i < head {
+            return self.head.get(i).copied().unwrap_or(0);
+        }
+        let i = i - head;
+        match i.checked_sub(self.payload_len.into()) {
+            Some(i) => self.check.get(i).copied().unwrap_or(0),
+            None => ring.byte(self.from.wrapping_add(i as u16)),
         }
     }
 }
