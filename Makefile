@@ -6,10 +6,12 @@
 #                                   copies what was built, and builds nothing: so it needs no Rust, and
 #                                   as root nothing is compiled as root (sudo make install, then
 #                                   ldconfig where LIBDIR is one that the loader looks in)
-#   make deb                        a Debian package (cargo install cargo-deb --locked)
+#   make deb                        Debian packages (cargo install cargo-deb --locked), for Debian 11 and
+#                                   later (boards/linker; GLIBC=host: for this machine's own glibc)
 #
 # TARGET=aarch64-unknown-linux-gnu builds for another machine; its linker is set as cargo wants it
-# (CARGO_TARGET_..._LINKER) and STRIP to its strip.
+# (CARGO_TARGET_..._LINKER) and STRIP to its strip. link_flags are the compiler's, for what is linked only
+# (-C linker=... -C link-arg=...).
 
 PREFIX ?= /usr/local
 BINDIR ?= $(PREFIX)/bin
@@ -29,11 +31,14 @@ file := $(soname).$(version)
 target_dir := $(or $(CARGO_TARGET_DIR),target)
 out := $(target_dir)/$(if $(TARGET),$(TARGET)/)release
 cargo_flags := --release --locked $(if $(TARGET),--target $(TARGET))
+link_flags :=
+GLIBC ?= 2.31
+host = $(shell rustc -vV | sed -n 's/^host: //p')
 
 # Goals that are named together are made one after the other; cargo uses all cores by itself.
 .NOTPARALLEL:
 
-.PHONY: all lib bin built-lib built-bin install install-lib install-bin uninstall deb
+.PHONY: all lib bin built-lib built-bin install install-lib install-bin uninstall deb deb-packages
 
 all: lib bin
 
@@ -41,10 +46,10 @@ all: lib bin
 # own (see src/capi/mod.rs).
 lib:
 	$(CARGO) rustc $(cargo_flags) --lib --features capi --crate-type staticlib,cdylib -- \
-		--cfg corelane_c_library -C link-arg=-Wl,-soname,$(soname)
+		--cfg corelane_c_library -C link-arg=-Wl,-soname,$(soname) $(link_flags)
 
 bin:
-	$(CARGO) build $(cargo_flags) --bin corelane
+	$(CARGO) rustc $(cargo_flags) --bin corelane -- $(link_flags)
 
 # Says what is to be built first.
 built = @test -e '$(1)' || { \
@@ -93,6 +98,11 @@ uninstall:
 # Two packages: the command with its service, and what C programs are built with.
 deb:
 	rm -rf target/deb
-	$(MAKE) all install DESTDIR='$(CURDIR)/target/deb' PREFIX=/usr
+	linker=$$(boards/linker '$(or $(TARGET),$(host))' '$(GLIBC)') && \
+		$(MAKE) all install DESTDIR='$(CURDIR)/target/deb' PREFIX=/usr link_flags="-C linker=$$linker"
+	$(MAKE) deb-packages
+
+# Of what lies in target/deb.
+deb-packages:
 	$(CARGO) deb --locked --no-build --no-strip $(if $(TARGET),--target $(TARGET))
 	$(CARGO) deb --locked --no-build --no-strip $(if $(TARGET),--target $(TARGET)) --variant dev

@@ -83,6 +83,9 @@ pub struct Memory {
 pub struct Build {
     /// Target triple.
     pub target: String,
+    /// Oldest glibc that a program built for it must start on, such as `2.31` (Debian 11); `None`: that of
+    /// the cross compiler.
+    pub glibc: Option<String>,
     /// The compiler's name of the processor; code built with it runs on all cores of the board.
     pub cpu: Option<String>,
     /// Target features that the triple does not imply.

@@ -214,14 +214,27 @@ fn build(table: Table<'_>, architecture: &str) -> Result<Build, TomlError> {
         let message = format!("{target:?} is not for {architecture}");
         return Err(table.invalid("target", message));
     }
+    let glibc = table.text("glibc")?;
+    if let Some(version) = glibc.as_deref().filter(|version| !is_glibc(version)) {
+        let message = format!("{version:?} is no version of glibc such as \"2.31\"");
+        return Err(table.invalid("glibc", message));
+    }
     let build = Build {
         target,
+        glibc,
         cpu: table.text("cpu")?,
         features: table.texts("features")?.unwrap_or_default(),
         emulator_cpu: table.text("emulator_cpu")?,
     };
     table.finish()?;
     Ok(build)
+}
+
+/// Whether `version` is `2.` and a number without leading zero.
+fn is_glibc(version: &str) -> bool {
+    let minor =
+        version.strip_prefix("2.").and_then(|minor| Some((minor, minor.parse::<u8>().ok()?)));
+    minor.is_some_and(|(text, number)| number.to_string() == text)
 }
 
 fn milliseconds(table: &Table<'_>) -> Result<f64, TomlError> {

@@ -49,6 +49,13 @@ fn every_board_has_sources_and_a_plan_that_its_cores_allow() {
 }
 
 #[test]
+fn programs_for_every_board_start_on_debian_11() {
+    for board in boards() {
+        assert_eq!(board.build.glibc.as_deref(), Some("2.31"), "{}", board.name);
+    }
+}
+
+#[test]
 fn no_two_boards_share_a_name() {
     let boards = boards();
     for (n, a) in boards.iter().enumerate() {
@@ -265,6 +272,10 @@ fn mistakes_in_a_board_file_are_found_and_explained() {
     invalid("architecture = \"aarch64\"", "architecture = \"mips\"", "choose aarch64");
     invalid("aarch64-unknown-linux-gnu", "armv7-unknown-linux-gnueabihf", "not for aarch64");
     invalid("budget_mib = 512", "budget_mib = 4096", "sold with 1024 MiB");
+    for version in ["2", "2.", "2.031", "2.31.1", "3.31", "2.999", "bullseye"] {
+        let line = format!("glibc = \"{version}\"");
+        invalid("glibc = \"2.31\"", &line, "no version of glibc such as");
+    }
     invalid("/dev/ttyAMA0", "ttyAMA0", "no absolute path");
     invalid("thermal = \"/", "thermal = \"", "no absolute path");
     let unknown = wrong("l1d_kib", "l1_kib");
