@@ -14,12 +14,14 @@ use crate::engine::ort::settings::{Wanted, parse_providers};
 use crate::engine::{EngineKind, MemoryOptions, Wish};
 use crate::limits::{
     BATCH_ROWS_MAX, CONNECTIONS_MAX, MODELS_MAX, QUEUE_DELAY_US_MAX, SLOTS_PER_MODEL_MAX,
+    TEXT_FILE_BYTES_MAX,
     TIMEOUT_US_MAX, WORKERS_MAX,
 };
 use crate::logs::Options;
 use crate::model::manifest::WEIGHT_MAX;
-use crate::model::{InstanceGroup, Manifest};
+use crate::model::{InstanceGroup, Manifest, ModelError};
 use crate::runtime::{BoardMismatch, RealTime};
+use crate::sys::files;
 use crate::toml_errors::{Document, Table, TomlError};
 use crate::transport::SerialOptions;
 use crate::units::{CoreId, Micros};
@@ -88,7 +90,7 @@ keys! {
     "model" "name" "text" "the manifest's" "Name that clients ask for.";
     "model" "engine" "\"plan\", \"tract\" or \"ort\"" "the manifest's" "What runs it.";
     "model" "providers" "list of texts" "the manifest's" "Where ONNX Runtime may compute, as in the manifest.";
-    "model" "max_batch_size" "number" "the manifest's" "Largest batch in rows; larger batch sizes of the manifest are not compiled.";
+    "model" "max_batch_size" "number" "the manifest's" "Largest batch in rows; larger batch sizes of the manifest are not compiled. More than the manifest's is an error.";
     "model" "max_queue_size" "number" "the manifest's" "Requests that may wait.";
     "model" "max_queue_delay_microseconds" "microseconds" "the manifest's" "How long a request may wait for company.";
     "model" "default_timeout_microseconds" "microseconds" "the manifest's" "Deadline of requests that carry none; 0 is none.";
@@ -172,7 +174,10 @@ impl ModelEntry {
     }
 
     /// Puts the differences into the model's manifest, before it is loaded.
-    pub fn apply(&self, manifest: &mut Manifest) {
+    ///
+    /// # Errors
+    /// `BatchSize` where `max_batch_size` is more than the manifest compiles.
+    pub fn apply(&self, manifest: &mut Manifest) -> Result<(), ModelError> {
         if let Some(name) = &self.name {
             manifest.name.clone_from(name);
         }
@@ -184,6 +189,18 @@ impl ModelEntry {
             manifest.ort.library.clone_from(&self.onnxruntime);
         }
         if let Some(rows) = self.max_batch_size {
+            if rows > manifest.max_batch_size {
+                return Err(ModelError::BatchSize {
+                    model: manifest.name.clone(),
+                    wanted: rows,
+                    max: manifest.max_batch_size,
+                });
+            }
+            // Compiled itself, where the manifest has no such size: what is asked for is what is got.
+            if !manifest.batch_sizes.contains(&rows) {
+                manifest.batch_sizes.push(rows);
+                manifest.batch_sizes.sort_unstable();
+            }
             manifest.limit_batches(rows);
         }
         manifest.max_queue_size = self.max_queue_size.or(manifest.max_queue_size);
@@ -193,6 +210,7 @@ impl ModelEntry {
         if let Some(cores) = &self.cores {
             manifest.instance_group = InstanceGroup::Cores(cores.clone());
         }
+        Ok(())
     }
 }
 
@@ -298,7 +316,7 @@ impl Config {
     /// # Errors
     /// The file can't be read, or is wrong: then the error names the key and the line.
     pub fn read(path: &Path) -> Result<Config, ConfigError> {
-        let text = std::fs::read_to_string(path)
+        let text = files::read_any_text(path, TEXT_FILE_BYTES_MAX)
             .map_err(|source| ConfigError::Io { path: path.into(), source })?;
         let base = path.parent().unwrap_or(Path::new(""));
         Ok(Config::parse(&path.display().to_string(), &text, base)?)

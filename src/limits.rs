@@ -96,6 +96,18 @@ pub const SLOT_BYTES_PER_MODEL_MAX: usize = 1024 * 1024 * 1024;
 pub const ARENA_BYTES_MAX_DEFAULT: usize = 1024 * 1024 * 1024;
 /// Largest model file that is read.
 pub const MODEL_FILE_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;
+/// Largest manifest, configuration, label file, gate or report that is read, in bytes.
+pub const TEXT_FILE_BYTES_MAX: u64 = 1024 * 1024;
+/// Largest `.npy` file that is read, in bytes: goldens, and inputs of the command line.
+pub const NPY_FILE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+/// Largest trace that is read, and largest file of payloads beside one, in bytes.
+pub const TRACE_FILE_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;
+/// Nodes and constants of a graph.
+pub const GRAPH_NODES_COUNT_MAX: usize = 32 * 1024;
+/// Largest tensor of a graph, for one row and in a batch.
+pub const GRAPH_TENSOR_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+/// What may be computed of constants while a graph is typed, all together.
+pub const GRAPH_FOLDED_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// Alignment of slots and arenas: a cache line, and the widest vector register.
 pub const BUFFER_ALIGN_BYTES: usize = 64;
 
@@ -264,6 +276,8 @@ const _: () = assert!(BATCH_ROWS_MAX <= u16::MAX as usize);
 const _: () = assert!(WORKERS_MAX <= CORES_MAX && CORES_MAX <= u16::MAX as usize);
 const _: () = assert!(SLOTS_PER_MODEL_MAX <= u16::MAX as usize);
 const _: () = assert!(IN_FLIGHT_PER_CONNECTION_MAX <= SLOTS_PER_MODEL_MAX);
+const _: () = assert!(GRAPH_FOLDED_BYTES_MAX <= GRAPH_TENSOR_BYTES_MAX);
+const _: () = assert!(GRAPH_TENSOR_BYTES_MAX <= MODEL_FILE_BYTES_MAX);
 const _: () = assert!(BUFFER_ALIGN_BYTES.is_multiple_of(TENSOR_ALIGN_BYTES));
 // One whole signature fits a body: names, shapes and types of every tensor.
 const _: () = assert!(

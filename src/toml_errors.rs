@@ -52,6 +52,8 @@ pub enum TomlErrorKind {
     Missing {
         /// The key.
         key: String,
+        /// A key of that table that is near it, and that nobody has asked for.
+        found: Option<String>,
     },
     /// A value of the right type that makes no sense here.
     Invalid {
@@ -90,7 +92,10 @@ impl fmt::Display for TomlError {
             TomlErrorKind::OutOfRange { key, value, min, max } => {
                 write!(f, "`{key}` is {value}; it must be within {min} to {max}")
             }
-            TomlErrorKind::Missing { key } => write!(f, "`{key}` is missing"),
+            TomlErrorKind::Missing { key, found: Some(found) } => {
+                write!(f, "`{key}` is missing; is `{found}` meant to be it?")
+            }
+            TomlErrorKind::Missing { key, found: None } => write!(f, "`{key}` is missing"),
             TomlErrorKind::Invalid { key, message } => write!(f, "`{key}`: {message}"),
         }
     }
@@ -196,9 +201,17 @@ impl<'d> Table<'d> {
         self.error_at(offset, kind)
     }
 
-    /// A `Missing` error at this table's line.
+    /// A `Missing` error: at this table's line, or at that of a key that looks as if it were meant.
     pub fn missing(&self, key: &str) -> TomlError {
-        self.error_at(self.start, TomlErrorKind::Missing { key: self.full_key(key) })
+        let asked = self.asked.borrow();
+        let strangers = || self.table.keys().filter(|k| !asked.iter().any(|a| a == k.get_ref()));
+        let found = nearest(key, strangers().map(|k| k.get_ref().as_ref()));
+        let place = strangers().find(|k| found == Some(k.get_ref().as_ref()));
+        let kind = TomlErrorKind::Missing {
+            key: self.full_key(key),
+            found: found.map(|found| self.full_key(found)),
+        };
+        self.error_at(place.map_or(self.start, |k| k.span().start), kind)
     }
 
     /// Text.

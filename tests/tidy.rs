@@ -106,6 +106,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "runtime",
             "transport",
             "logs",
+            "sys::files",
         ],
     ),
     ("board", &["limits", "units", "toml_errors", "sys"]),

@@ -62,7 +62,7 @@ fn load(entry: &ModelEntry) -> Result<ModelSetup, BuildError> {
         reason: Box::new(error),
     };
     let mut manifest = Manifest::read(&entry.path).map_err(failed)?;
-    entry.apply(&mut manifest);
+    entry.apply(&mut manifest).map_err(failed)?;
     let model = LoadedModel::load(manifest).map_err(failed)?;
     event!(info, "model {}: loaded from {}", model.manifest.name, entry.path.display());
     if let Some(reason) = &model.batching.reason {

@@ -317,7 +317,7 @@ fn a_models_entry_goes_before_its_manifest() {
         .unwrap();
     let mut manifest = Manifest::read(&file).unwrap();
     let before = manifest.clone();
-    ModelEntry::new(&file).apply(&mut manifest);
+    ModelEntry::new(&file).apply(&mut manifest).unwrap();
     assert_eq!(manifest, before);
     let entry = ModelEntry {
         path: file,
@@ -332,7 +332,15 @@ fn a_models_entry_goes_before_its_manifest() {
         weight: None,
         cores: Some(vec![CoreId(8)]),
     };
-    entry.apply(&mut manifest);
+    let more = ModelEntry { max_batch_size: Some(9), ..entry.clone() };
+    let error = more.apply(&mut manifest.clone()).unwrap_err();
+    assert!(matches!(error, ModelError::BatchSize { wanted: 9, max: 8, .. }), "{error}");
+    // A size that the manifest does not compile is compiled.
+    let between = ModelEntry { max_batch_size: Some(6), ..entry.clone() };
+    let mut six = manifest.clone();
+    between.apply(&mut six).unwrap();
+    assert_eq!((six.max_batch_size, six.batch_sizes), (6, vec![1, 2, 4, 6]));
+    entry.apply(&mut manifest).unwrap();
     std::fs::remove_dir_all(&dir).unwrap();
     let library = Some("/lib/ort.so".into());
     let wanted = Manifest {

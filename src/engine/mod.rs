@@ -17,6 +17,7 @@ pub mod image;
 pub mod kernels;
 pub mod ort;
 pub mod plan;
+pub(crate) mod quiet;
 pub mod tract;
 
 use crate::limits::{BATCH_ROWS_MAX, BATCH_SIZES_MAX};

@@ -17,8 +17,10 @@ use crate::engine::Engine;
 use crate::engine::image::Image;
 use crate::engine::kernels::Isa;
 use crate::engine::plan;
+use crate::limits::NPY_FILE_BYTES_MAX;
 use crate::model::check::{self, Checked};
 use crate::model::manifest::Manifest;
+use crate::sys::files;
 use crate::sys::region::{self, Region, Wish};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -213,7 +215,7 @@ fn goldens(manifest: &Manifest) -> u64 {
         for path in paths {
             if path.is_dir() {
                 dirs.push(path);
-            } else if let Ok(bytes) = std::fs::read(&path) {
+            } else if let Ok(bytes) = files::read(&path, NPY_FILE_BYTES_MAX) {
                 let name = path.file_name().unwrap_or_default().as_encoded_bytes();
                 sum = checksum(&[&sum.to_le_bytes(), name, &bytes]);
             }

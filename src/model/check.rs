@@ -12,13 +12,15 @@
 //! A row in a batch must equal the same row alone within `tolerance` of the output's largest value
 //! (kernels add up in another order for another shape, so equal bits are not asked for).
 
+use crate::engine::quiet::caught;
 use crate::engine::{Engine, EngineError, Instance, PlanIndex, RunError};
+use crate::limits::NPY_FILE_BYTES_MAX;
 use crate::model::error::ModelError;
 use crate::model::manifest::Manifest;
 use crate::model::npy::{self, Array};
 use crate::model::signature::{Signature, TensorSpec};
+use crate::sys::files;
 use crate::units::DType;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 /// Rows that are computed alone, to be compared with the same rows in batches.
@@ -227,7 +229,7 @@ impl Checker<'_> {
                 to.copy_from_slice(&self.rows[r].inputs[i]);
             }
         }
-        match catch_unwind(AssertUnwindSafe(|| self.instance.infer(plan))) {
+        match caught(|| self.instance.infer(plan)) {
             Ok(result) => result?,
             Err(_) => return Err(RunError::Panic),
         }
@@ -356,7 +358,7 @@ fn golden_set(dir: &Path, signature: &Signature) -> Result<Vec<Row>, ModelError>
     let read = |name: String, spec: &TensorSpec| -> Result<(PathBuf, Array, usize), ModelError> {
         let path = dir.join(name);
         let io = |source| ModelError::Io { path: path.clone(), what: "a golden file", source };
-        let bytes = std::fs::read(&path).map_err(io)?;
+        let bytes = files::read(&path, NPY_FILE_BYTES_MAX).map_err(io)?;
         let array = npy::read(&bytes)
             .map_err(|source| ModelError::GoldenFile { path: path.clone(), source })?;
         let rows = match (signature.batched, array.shape.split_first()) {
@@ -424,7 +426,7 @@ pub fn sample(engine: &dyn Engine) -> Result<Vec<Vec<u8>>, String> {
         let row = made_up(spec, i as u64);
         instance.input_mut(PlanIndex(0), i)[..row.len()].copy_from_slice(&row);
     }
-    catch_unwind(AssertUnwindSafe(|| instance.infer(PlanIndex(0))))
+    caught(|| instance.infer(PlanIndex(0)))
         .unwrap_or(Err(RunError::Panic))
         .map_err(|e| format!("a made-up row can't be run: {e}"))?;
     let outputs = signature.outputs.iter().enumerate();

@@ -71,6 +71,15 @@ pub enum ModelError {
         /// The limit.
         max: usize,
     },
+    /// A batch larger than the model's batch sizes is asked for.
+    BatchSize {
+        /// The model's name.
+        model: String,
+        /// Rows that are asked for.
+        wanted: usize,
+        /// The largest of the manifest's batch sizes.
+        max: usize,
+    },
     /// The labels don't fit the first output.
     Labels {
         /// The model's name.
@@ -162,6 +171,11 @@ impl fmt::Display for ModelError {
                 }
                 write!(f, ", at most {max} are served; lower max_batch_size")
             }
+            ModelError::BatchSize { model, wanted, max } => write!(
+                f,
+                "model {model}: max_batch_size is {wanted} here, but {max} in the model's manifest; \
+                 compile larger batch sizes there, or ask for at most {max}"
+            ),
             ModelError::Labels { model, labels, classes } => {
                 write!(
                     f,

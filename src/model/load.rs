@@ -15,7 +15,7 @@ use crate::model::check::{self, Checked};
 use crate::model::error::ModelError;
 use crate::model::manifest::{FakeSection, Manifest};
 use crate::model::signature::TensorSpec;
-use crate::sys::region;
+use crate::sys::{files, region};
 use crate::units::Nanos;
 use sha2::Digest;
 use std::path::Path;
@@ -314,7 +314,7 @@ impl Source {
                 max: MODEL_FILE_BYTES_MAX,
             });
         }
-        let bytes = std::fs::read(path).map_err(io)?;
+        let bytes = files::read(path, MODEL_FILE_BYTES_MAX).map_err(io)?;
         let got = sha256_hex(&bytes);
         match &manifest.sha256 {
             Some(wanted) if *wanted != got => {

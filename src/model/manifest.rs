@@ -39,10 +39,11 @@ use crate::engine::ort::settings::parse_providers;
 use crate::limits::{
     ARENA_BYTES_MAX_DEFAULT, BATCH_ROWS_MAX, BATCH_SIZES_MAX, MODEL_NAME_LEN_MAX,
     PRIORITY_LEVELS_MAX, QUEUE_DELAY_US_MAX, ROW_AXES_MAX, SLOTS_PER_MODEL_MAX,
-    TENSOR_NAME_LEN_MAX, TENSORS_MAX, TIMEOUT_US_MAX, WORKERS_MAX,
+    TENSOR_NAME_LEN_MAX, TENSORS_MAX, TEXT_FILE_BYTES_MAX, TIMEOUT_US_MAX, WORKERS_MAX,
 };
 use crate::model::error::ModelError;
 use crate::model::signature::{Signature, TensorSpec};
+use crate::sys::files;
 use crate::toml_errors::{Document, Scalar, Table, TomlError};
 use crate::units::{CoreId, DType, Micros, Priority};
 use std::path::{Path, PathBuf};
@@ -58,8 +59,6 @@ pub const TOLERANCE_DEFAULT: f64 = 1e-5;
 pub const WEIGHT_MAX: u64 = 1_000;
 /// Largest `model_warmup`, in runs.
 pub const WARMUP_RUNS_MAX: u64 = 1_000;
-/// Largest manifest or label file that is read, in bytes.
-pub const TEXT_FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Which workers serve a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -233,7 +232,7 @@ fn read_text(path: &Path, what: &'static str) -> Result<String, ModelError> {
     if bytes > TEXT_FILE_BYTES_MAX {
         return Err(ModelError::TooLarge { path: path.into(), bytes, max: TEXT_FILE_BYTES_MAX });
     }
-    std::fs::read_to_string(path).map_err(io)
+    files::read_text(path, TEXT_FILE_BYTES_MAX).map_err(io)
 }
 
 /// Reads all keys; `origin` is the file that errors about the name are laid to.

@@ -17,6 +17,8 @@ pub mod descriptors;
 #[cfg(feature = "std")]
 pub mod events;
 #[cfg(feature = "std")]
+pub mod files;
+#[cfg(feature = "std")]
 pub mod memory;
 #[cfg(feature = "std")]
 pub mod pool;

@@ -79,3 +79,19 @@ fn distances() {
     );
     assert_eq!(nearest("qqqq", ["max_batch_size", "name"].into_iter()), None);
 }
+
+#[test]
+fn a_missing_key_names_one_that_looks_as_if_it_were_meant() {
+    let missing = |text: &str| {
+        let document = Document::parse("m.toml", text).unwrap();
+        let root = document.root();
+        assert_eq!(root.integer("size", 0, 9).unwrap(), Some(1));
+        root.missing("shape").to_string()
+    };
+    assert_eq!(
+        missing("size = 1\nother = 2\nshpae = [3]\n"),
+        "m.toml, line 3: `shape` is missing; is `shpae` meant to be it?"
+    );
+    // What another key is for is not meant to be this one.
+    assert_eq!(missing("size = 1\nother = 2\n"), "m.toml, line 1: `shape` is missing");
+}

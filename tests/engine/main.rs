@@ -1,5 +1,6 @@
 //! Every engine on every model: what loads, what it answers, and what is refused by name.
 
+mod bad;
 #[cfg(feature = "ort")]
 #[path = "../ort/library.rs"]
 mod library;

@@ -118,6 +118,16 @@ pub fn named(operator: &str, name: &str, inputs: &[&str], outputs: &[&str]) -> M
 
 /// A whole file, opset 13.
 pub fn model(nodes: &[Message], inputs: &[Message], outputs: &[Message]) -> Vec<u8> {
+    file(Some(13), nodes, inputs, outputs)
+}
+
+/// A whole file.
+pub fn file(
+    opset: Option<u64>,
+    nodes: &[Message],
+    inputs: &[Message],
+    outputs: &[Message],
+) -> Vec<u8> {
     let mut graph = Message::default();
     for node in nodes {
         graph = graph.bytes(1, node);
@@ -129,8 +139,11 @@ pub fn model(nodes: &[Message], inputs: &[Message], outputs: &[Message]) -> Vec<
     for output in outputs {
         graph = graph.bytes(12, output);
     }
-    let opset = Message::default().int(2, 13);
-    Message::default().int(1, 8).bytes(7, graph).bytes(8, opset).0
+    let file = Message::default().int(1, 8).bytes(7, graph);
+    match opset {
+        Some(version) => file.bytes(8, Message::default().int(2, version)).0,
+        None => file.0,
+    }
 }
 
 /// Adds an attribute that is a number.

@@ -3,6 +3,8 @@
 
 #[cfg(feature = "std")]
 mod files;
+#[cfg(feature = "std")]
+mod models;
 #[path = "../../fuzz/src/lib.rs"]
 mod targets;
 

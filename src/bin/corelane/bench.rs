@@ -9,10 +9,10 @@ use corelane::engine::ort::settings::parse_providers;
 use corelane::engine::{self, BackendReport, EngineKind, LoadRequest, PlanIndex};
 use corelane::lab::overhead::{self, Effort};
 use corelane::lab::sample::percentile;
-use corelane::limits::LOG_RING_BYTES_DEFAULT;
+use corelane::limits::{LOG_RING_BYTES_DEFAULT, MODEL_FILE_BYTES_MAX};
 use corelane::model::Manifest;
 use corelane::runtime::ModelSetup;
-use corelane::sys::{affinity, alloc, clock};
+use corelane::sys::{affinity, alloc, clock, files};
 use corelane::units::CoreId;
 use serde::Serialize;
 
@@ -99,7 +99,7 @@ fn engine(args: &BenchEngineArgs) -> Outcome {
             );
             return Err(Exit::new(Code::Usage, text));
         }
-        (_, None) => std::fs::read(&manifest.file)
+        (_, None) => files::read(&manifest.file, MODEL_FILE_BYTES_MAX)
             .map_err(|e| config(&format_args!("{}: {e}", manifest.file.display())))?,
     };
     let mut settings = manifest.ort.clone();

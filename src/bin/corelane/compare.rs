@@ -8,6 +8,8 @@ use corelane::lab::compare::{Comparison, Gate, compare};
 use corelane::lab::flame::{self, FunctionChange};
 use corelane::lab::history::History;
 use corelane::lab::run::{Run, figures, folder, report};
+use corelane::limits::TEXT_FILE_BYTES_MAX;
+use corelane::sys::files;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
@@ -21,7 +23,7 @@ pub fn run(args: &CompareArgs) -> Outcome {
         None => None,
         Some(path) => {
             let name = path.display().to_string();
-            let text = std::fs::read_to_string(path)
+            let text = files::read_any_text(path, TEXT_FILE_BYTES_MAX)
                 .map_err(|e| Exit::new(Code::Usage, format_args!("the gate {name}: {e}")))?;
             Some(Gate::parse(&name, &text).map_err(|e| Exit::new(Code::Usage, e))?)
         }

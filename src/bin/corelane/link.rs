@@ -2,6 +2,8 @@
 
 use crate::exit::{Code, Exit};
 use corelane::client::{Address, Client, ClientError, Options};
+use corelane::limits::TEXT_FILE_BYTES_MAX;
+use corelane::sys::files;
 use corelane::wire::Key;
 use std::path::Path;
 
@@ -10,7 +12,7 @@ pub fn read_key(path: &Path) -> Result<Key, Exit> {
     let wrong = |e: &dyn std::fmt::Display| {
         Exit::new(Code::Config, format_args!("the key file {}: {e}", path.display()))
     };
-    let mut bytes = std::fs::read(path).map_err(|e| wrong(&e))?;
+    let mut bytes = files::read_any(path, TEXT_FILE_BYTES_MAX).map_err(|e| wrong(&e))?;
     if bytes.last() == Some(&b'\n') {
         bytes.pop();
     }

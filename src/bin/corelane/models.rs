@@ -48,7 +48,7 @@ pub fn manifest(path: &Path) -> Result<Manifest, Exit> {
 /// Loads and verifies a model as its manifest and `entry` say, from `cache` if it is there.
 pub fn load(entry: &ModelEntry, cache: Option<&Path>) -> Result<ModelSetup, Exit> {
     let mut manifest = manifest(&entry.path)?;
-    entry.apply(&mut manifest);
+    entry.apply(&mut manifest).map_err(|e| Exit::new(Code::Config, e))?;
     manifest.cache_dir = cache.map(Path::to_path_buf);
     let model = LoadedModel::load(manifest).map_err(|e| Exit::new(Code::Config, e))?;
     if let Some(reason) = &model.batching.reason {

@@ -1,8 +1,10 @@
 //! Tensors between files, payloads and what is printed.
 
 use corelane::client::TensorInfo;
+use corelane::limits::NPY_FILE_BYTES_MAX;
 use corelane::model::npy::{self, Array};
 use corelane::model::signature::TensorSpec;
+use corelane::sys::files;
 use corelane::units::DType;
 use corelane::wire;
 use serde::ser::{Serialize, SerializeSeq, Serializer};
@@ -22,7 +24,8 @@ pub fn info(spec: &TensorSpec) -> TensorInfo {
 
 /// Reads a `.npy` file.
 pub fn read_npy(path: &Path) -> Result<Array, String> {
-    let bytes = std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let bytes = files::read_any(path, NPY_FILE_BYTES_MAX)
+        .map_err(|e| format!("{}: {e}", path.display()))?;
     npy::read(&bytes).map_err(|e| format!("{}: {e}", path.display()))
 }
 

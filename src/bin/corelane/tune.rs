@@ -13,7 +13,8 @@ use corelane::lab::saturate::{Goal, judge};
 use corelane::lab::schedule::{Plan, Profile};
 use corelane::lab::synthetic;
 use corelane::lab::tune::{self, Budget, Candidate, Difference, Settings, Space, Trial};
-use corelane::sys::{affinity, clock};
+use corelane::limits::TEXT_FILE_BYTES_MAX;
+use corelane::sys::{affinity, clock, files};
 use corelane::units::{CoreId, Micros, Nanos};
 use serde_json::json;
 use std::path::Path;
@@ -182,7 +183,7 @@ fn base(args: &TuneArgs) -> Result<Base, Exit> {
                 );
                 return Err(Exit::new(Code::Usage, text));
             }
-            let text = std::fs::read_to_string(path).map_err(failed)?;
+            let text = files::read_text(path, TEXT_FILE_BYTES_MAX).map_err(failed)?;
             let dir = std::path::absolute(path).map_err(failed)?;
             let dir = dir.parent().map(Path::to_path_buf).unwrap_or_default();
             Ok(Base { config, text, dir })
@@ -209,7 +210,7 @@ fn base(args: &TuneArgs) -> Result<Base, Exit> {
 fn space(args: &TuneArgs, entry: &ModelEntry) -> Result<Space, Exit> {
     let usage = |text: String| Exit::new(Code::Usage, text);
     let mut manifest = models::manifest(&entry.path)?;
-    entry.apply(&mut manifest);
+    entry.apply(&mut manifest).map_err(|e| Exit::new(Code::Config, e))?;
     let sizes = &manifest.batch_sizes;
     let largest = manifest.max_batch_size;
     let mut batches: Vec<usize> = args.batch.iter().map(|n| usize::from(*n)).collect();

@@ -79,13 +79,15 @@ pub fn load_with(request: &LoadRequest<'_>, isa: Isa) -> Result<PlanEngine, Engi
         if batch > 1 && independence.is_ok() {
             independence = parsed.prove_rows_independent(&typed, batch);
         }
-        let mut graph = import::import(&typed)?;
+        let plan = front::contained("planning the graph", || {
+            let mut graph = import::import(&typed)?;
+            if plans.is_empty() {
+                precision = report::precision(&graph);
+            }
+            simplify::simplify(&mut graph);
+            lower::lower(&graph, batch, &mut shared)
+        })?;
         drop(typed);
-        if plans.is_empty() {
-            precision = report::precision(&graph);
-        }
-        simplify::simplify(&mut graph);
-        let plan = lower::lower(&graph, batch, &mut shared)?;
         let bytes = plan.arena_bytes();
         if bytes > request.arena_bytes_max {
             return Err(EngineError::new(

@@ -3,20 +3,24 @@
 //! A file is parsed once ([`parse`]); [`Parsed::typed`] then gives the graph for one batch size as
 //! tract typed it, and [`Parsed::concretise`] the same after tract's declutter passes.
 
+#[path = "front/bind.rs"]
+mod bind;
+#[path = "front/bounds.rs"]
+mod bounds;
 #[path = "front/numerics.rs"]
 pub mod numerics;
 #[path = "front/recurrent.rs"]
 mod recurrent;
+#[path = "front/verify.rs"]
+mod verify;
 
 use super::independence;
-use crate::engine::{EngineError, EngineErrorKind};
+use crate::engine::{EngineError, EngineErrorKind, quiet};
 use crate::limits::{BATCH_ROWS_MAX, ROW_AXES_MAX, TENSOR_NAME_LEN_MAX, TENSORS_MAX};
 use crate::model::signature::{Signature, TensorSpec};
 use crate::units::DType;
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use tract_onnx::prelude::*;
-use tract_onnx::tract_hir::infer::{Factoid, InferenceOp};
 use tract_onnx::tract_hir::internal::*;
 use tract_onnx::tract_hir::ops::unimpl::UnimplementedOp;
 
@@ -58,16 +62,17 @@ pub fn parse(
     };
     let proto = guarded("parsing the file", || onnx.proto_model_for_read(&mut &bytes[..]))
         .map_err(malformed)?;
+    verify::file(&proto)?;
     recurrent::refuse_what_is_ignored(&proto)?;
     let mut model =
         guarded("parsing the file", || onnx.model_for_proto_model(&proto)).map_err(malformed)?;
     refuse_unimplemented(&model)?;
-    bind_all_axes(&mut model, bind_axes)?;
+    bind::bind_all_axes(&mut model, bind_axes)?;
     let mut fills = Vec::new();
     for (name, value) in bind_inputs {
-        bind_input(&mut model, name, *value, &mut fills)?;
+        bind::bind_input(&mut model, name, *value, &mut fills)?;
     }
-    let batch = find_batch(&mut model, &fills)?;
+    let batch = bind::find_batch(&mut model, &fills)?;
     let mut parsed = Parsed {
         signature: Signature { inputs: vec![], outputs: vec![], batched: false },
         inference: model,
@@ -83,11 +88,16 @@ pub fn parse(
         .iter()
         .any(|n| matches!(n.op.name().as_ref(), "LSTM" | "GRU" | "RNN"));
     if parsed.batch.is_some() && !recurrent {
-        parsed.symbolic = guarded("typing the graph", || parsed.inference.clone().into_typed())
+        let mut open = parsed.inference.clone();
+        contained("inferring types and shapes", || bounds::infer(&mut open))?;
+        parsed.symbolic = guarded("typing the graph", || open.into_typed())
             .ok()
-            .and_then(|m| parsed.fill_inputs(m).ok());
+            .and_then(|m| guarded("binding inputs", || parsed.fill_inputs(m)).ok());
     }
     let one = parsed.typed_at(1)?;
+    if let Some(graph) = &proto.graph {
+        verify::declared(graph, &one, parsed.batch.is_some())?;
+    }
     parsed.signature = parsed.read_signature(&one)?;
     parsed.one = Some(one);
     Ok(parsed)
@@ -138,29 +148,37 @@ impl Parsed {
     }
 
     fn typed_at(&self, batch: usize) -> Result<TypedModel, EngineError> {
-        let at = |failure: Failure| {
-            failure.into_error(EngineErrorKind::Untyped, "types and shapes can't be inferred")
-        };
         let subs: HashMap<Symbol, TDim> =
             self.batch.iter().map(|symbol| (symbol.clone(), batch.to_dim())).collect();
+        if let Some(symbolic) = &self.symbolic {
+            refuse_large(symbolic, &subs)?;
+        }
         let mut model = match &self.symbolic {
             Some(symbolic) => match guarded("binding the batch", || symbolic.set_symbols(&subs)) {
                 Ok(model) => model,
-                Err(_) => self.typed_from_inference(&subs).map_err(at)?,
+                Err(_) => self.typed_from_inference(&subs)?,
             },
-            None => self.typed_from_inference(&subs).map_err(at)?,
+            None => self.typed_from_inference(&subs)?,
         };
         refuse_open_shapes(&model)?;
-        guarded("rewriting the graph", || numerics::mend(&mut model)).map_err(at)?;
+        verify::typed(&model)?;
+        guarded("rewriting the graph", || numerics::mend(&mut model)).map_err(|failure| {
+            failure.into_error(EngineErrorKind::Untyped, "operators can't be made right")
+        })?;
         Ok(model)
     }
 
-    fn typed_from_inference(&self, subs: &HashMap<Symbol, TDim>) -> Result<TypedModel, Failure> {
-        guarded("typing the graph", || {
-            let mut model = self.inference.clone();
-            model.set_symbols(subs)?;
-            self.fill_inputs(model.into_typed()?)
-        })
+    fn typed_from_inference(
+        &self,
+        subs: &HashMap<Symbol, TDim>,
+    ) -> Result<TypedModel, EngineError> {
+        let at = |failure: Failure| {
+            failure.into_error(EngineErrorKind::Untyped, "types and shapes can't be inferred")
+        };
+        let mut model = self.inference.clone();
+        guarded("binding the batch", || model.set_symbols(subs)).map_err(at)?;
+        contained("inferring types and shapes", || bounds::infer(&mut model))?;
+        guarded("typing the graph", || self.fill_inputs(model.into_typed()?)).map_err(at)
     }
 
     /// Turns bound inputs whose shape was open before typing into constants.
@@ -336,6 +354,12 @@ fn specs(
                     format!("{what} {name:?} of shape {row_shape:?} overflows the address space"),
                 ));
             }
+            if row_shape.contains(&0) {
+                return Err(EngineError::new(
+                    EngineErrorKind::Malformed,
+                    format!("{what} {name:?} of shape {row_shape:?} has no elements"),
+                ));
+            }
             Ok(TensorSpec { name, dtype, row_shape })
         })
         .collect()
@@ -383,130 +407,20 @@ fn refuse_unimplemented(model: &InferenceModel) -> Result<(), EngineError> {
     Ok(())
 }
 
-fn bind_all_axes(
-    model: &mut InferenceModel,
-    bind_axes: &[(String, usize)],
-) -> Result<(), EngineError> {
-    let mut subs = HashMap::new();
-    for (name, length) in bind_axes {
-        let known = model.symbols.get(name).filter(|symbol| {
-            model.nodes().iter().flat_map(|n| &n.outputs).any(|o| {
-                o.fact
-                    .shape
-                    .dims()
-                    .any(|d| d.concretize().is_some_and(|d: TDim| d.symbols().contains(symbol)))
-            })
-        });
-        let Some(symbol) = known else {
-            return Err(EngineError::new(
-                EngineErrorKind::Manifest,
-                format!("bind_axes names {name:?}, but no input has an open axis of that name"),
-            ));
-        };
-        if *length == 0 {
-            return Err(EngineError::new(
-                EngineErrorKind::Manifest,
-                format!("bind_axes gives {name:?} the length 0; it must be at least 1"),
-            ));
-        }
-        subs.insert(symbol, length.to_dim());
-    }
-    model.set_symbols(&subs).map_err(internal)
-}
-
-fn bind_input(
-    model: &mut InferenceModel,
-    name: &str,
-    value: f64,
-    fills: &mut Vec<(String, f64)>,
-) -> Result<(), EngineError> {
-    let inputs = model.input_outlets().map_err(internal)?.to_vec();
-    let Some(outlet) = inputs.iter().copied().find(|o| model.node(o.node).name == name) else {
-        let names: Vec<&str> = inputs.iter().map(|o| model.node(o.node).name.as_str()).collect();
-        return Err(EngineError::new(
-            EngineErrorKind::Manifest,
-            format!("bind_inputs names {name:?}, but the inputs are {names:?}"),
-        ));
-    };
-    let fact = model.outlet_fact(outlet).map_err(internal)?.clone();
-    let concrete = fact.shape.as_concrete_finite().map_err(internal)?;
-    let (Some(dtype), Some(shape)) = (fact.datum_type.concretize(), concrete) else {
-        fills.push((name.to_string(), value));
-        return Ok(());
-    };
-    let tensor = guarded("binding an input", || {
-        tensor0(value).cast_to_dt(dtype)?.into_owned().broadcast_scalar_to_shape(&shape)
-    })
-    .map_err(|f| {
-        f.into_error(EngineErrorKind::Manifest, "a bound input can't take its value").at_node(name)
-    })?
-    .into_arc_tensor();
-    let konst = tract_onnx::tract_core::ops::konst::Const::new(tensor.clone()).map_err(internal)?;
-    let bound = InferenceFact::from(TypedFact::try_from(tensor).map_err(internal)?);
-    let node = model.node_mut(outlet.node);
-    node.op = Box::new(konst) as Box<dyn InferenceOp>;
-    node.outputs[0].fact = bound;
-    let rest: Vec<OutletId> = inputs.into_iter().filter(|o| *o != outlet).collect();
-    model.set_input_outlets(&rest).map_err(internal)
-}
-
-/// Finds the symbol on axis 0 of every input that is still open, naming it where the file does
-/// not, and refuses any other open axis.
-fn find_batch(
-    model: &mut InferenceModel,
-    fills: &[(String, f64)],
-) -> Result<Option<Symbol>, EngineError> {
-    let inputs = model.input_outlets().map_err(internal)?.to_vec();
-    let mut batch: Option<Symbol> = None;
-    for &outlet in &inputs {
-        let name = model.node(outlet.node).name.clone();
-        let Some(rank) = model.outlet_fact(outlet).map_err(internal)?.shape.rank().concretize()
-        else {
-            return Err(EngineError::new(
-                EngineErrorKind::Untyped,
-                format!(
-                    "input {name:?} has no shape at all; export the model with its input shapes"
-                ),
-            ));
-        };
-        for axis in 0..rank as usize {
-            let fact = model.outlet_fact(outlet).map_err(internal)?;
-            let dim = fact.shape.dim(axis).and_then(|d| d.concretize());
-            let symbols: Vec<Symbol> = match &dim {
-                Some(dim) => dim.symbols().into_iter().collect(),
-                // An axis without a name: the batch if it is axis 0, else nothing can bind it.
-                None if axis == 0 => {
-                    let symbol =
-                        batch.clone().unwrap_or_else(|| model.symbols.new_with_prefix("batch"));
-                    let mut fact = fact.clone();
-                    fact.shape.set_dim(0, symbol.to_dim());
-                    model.set_outlet_fact(outlet, fact).map_err(internal)?;
-                    batch = Some(symbol);
-                    continue;
-                }
-                None => {
-                    return Err(EngineError::new(
-                        EngineErrorKind::Untyped,
-                        format!(
-                            "axis {axis} of input {name:?} is open and has no name, so bind_axes can't \
-                             give its length; export the model with a named or a fixed axis"
-                        ),
-                    ));
-                }
-            };
-            let whole =
-                dim.as_ref().is_some_and(|d| symbols.len() == 1 && *d == symbols[0].to_dim());
-            match (axis, symbols.as_slice(), &batch) {
-                (_, [], _) => {}
-                (0, [symbol], None) if whole => batch = Some(symbol.clone()),
-                (0, [symbol], Some(known)) if whole && symbol == known => {}
-                _ if fills.iter().any(|(fill, _)| *fill == name)
-                    && symbols.iter().all(|s| Some(s) == batch.as_ref()) => {}
-                _ => return Err(open_axis("input", &name, &symbols)),
+/// Refuses tensors that would be too large with `subs`, before any is made.
+fn refuse_large(model: &TypedModel, subs: &HashMap<Symbol, TDim>) -> Result<(), EngineError> {
+    for node in model.nodes() {
+        for output in &node.outputs {
+            let dims = output.fact.shape.iter().map(|d| Ok(d.substitute_all(subs)?.to_i64()?));
+            // Axes that stay open are told of when all are bound.
+            let Ok(dims) = dims.collect::<TractResult<Vec<i64>>>() else { continue };
+            let shape: Vec<usize> = dims.into_iter().map(|d| d.max(0) as usize).collect();
+            if verify::bounded(&shape, output.fact.datum_type).is_none() {
+                return Err(verify::too_large("a tensor", &shape).at_node(&node.name));
             }
         }
     }
-    Ok(batch)
+    Ok(())
 }
 
 fn refuse_open_shapes(model: &TypedModel) -> Result<(), EngineError> {
@@ -571,18 +485,24 @@ fn named_node(message: &str) -> Option<String> {
 
 /// Runs `f`, turning an error or a panic of the graph library into a [`Failure`].
 pub(crate) fn guarded<T>(what: &str, f: impl FnOnce() -> TractResult<T>) -> Result<T, Failure> {
-    match catch_unwind(AssertUnwindSafe(f)) {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(Failure(text(&error))),
-        Err(panic) => {
-            let said = panic
-                .downcast_ref::<String>()
-                .map(String::as_str)
-                .or_else(|| panic.downcast_ref::<&str>().copied())
-                .unwrap_or("no message");
-            Err(Failure(format!("a panic while {what}: {said}")))
-        }
+    match quiet::caught(f) {
+        Ok(result) => result.map_err(|error| Failure(text(&error))),
+        Err(said) => Err(Failure(format!("a panic while {what}: {said}"))),
     }
+}
+
+/// Runs `f`, turning a panic into an error.
+///
+/// # Errors
+/// What `f` returns; `Internal` where it panicked.
+pub(crate) fn contained<T>(
+    what: &str,
+    f: impl FnOnce() -> Result<T, EngineError>,
+) -> Result<T, EngineError> {
+    quiet::caught(f).unwrap_or_else(|said| {
+        let message = format!("a panic while {what}: {said}");
+        Err(EngineError::new(EngineErrorKind::Internal, message))
+    })
 }
 
 #[cfg(test)]

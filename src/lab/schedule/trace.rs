@@ -13,7 +13,8 @@
 //! the bytes as the protocol carries them.
 
 use super::Arrival;
-use crate::limits::LAB_REQUESTS_MAX;
+use crate::limits::{LAB_REQUESTS_MAX, TRACE_FILE_BYTES_MAX};
+use crate::sys::files;
 use crate::units::Nanos;
 use std::fmt::{self, Write};
 use std::path::{Path, PathBuf};
@@ -42,7 +43,7 @@ impl RecordedPayloads {
     /// The file can't be read, or is not what the format says.
     pub fn read(trace: &Path, arrivals: usize) -> Result<Option<RecordedPayloads>, TraceError> {
         let path = payloads_file(trace);
-        let bytes = match std::fs::read(&path) {
+        let bytes = match files::read(&path, TRACE_FILE_BYTES_MAX) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(TraceError::Io { path, source }),
@@ -153,7 +154,7 @@ impl Trace {
     /// # Errors
     /// It can't be read, or a line is not what the format says.
     pub fn read(path: &Path) -> Result<Trace, TraceError> {
-        let text = std::fs::read_to_string(path)
+        let text = files::read_any_text(path, TRACE_FILE_BYTES_MAX)
             .map_err(|source| TraceError::Io { path: path.into(), source })?;
         Trace::parse(path, &text)
     }
