@@ -14,8 +14,7 @@ use crate::engine::ort::settings::{Wanted, parse_providers};
 use crate::engine::{EngineKind, MemoryOptions, Wish};
 use crate::limits::{
     BATCH_ROWS_MAX, CONNECTIONS_MAX, MODELS_MAX, QUEUE_DELAY_US_MAX, SLOTS_PER_MODEL_MAX,
-    TEXT_FILE_BYTES_MAX,
-    TIMEOUT_US_MAX, WORKERS_MAX,
+    TEXT_FILE_BYTES_MAX, TIMEOUT_US_MAX, WORKERS_MAX,
 };
 use crate::logs::Options;
 use crate::model::manifest::WEIGHT_MAX;

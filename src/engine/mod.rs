@@ -235,8 +235,64 @@ pub struct Canary {
     pub cpu_ns: Nanos,
 }
 
-/// Where a model computes, beside what was asked for.
+/// Half precision beside single precision, as found at load on golden and on random rows.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct PrecisionReport {
+    /// What was asked for: `fp16`.
+    pub wanted: &'static str,
+    /// Where half precision comes from: a model file, or the provider that converts by itself.
+    pub from: String,
+    /// Nodes that take or give half precision, conversions not counted, as read back from a run; `None`
+    /// where a provider converts inside of its nodes.
+    pub half_nodes: Option<usize>,
+    /// All nodes that ran.
+    pub nodes: usize,
+    /// Golden rows that were compared.
+    pub golden_rows: usize,
+    /// Random rows that were compared.
+    pub random_rows: usize,
+    /// Largest difference from single precision on the processor, over the output's largest value.
+    pub largest_difference: f64,
+    /// Mean difference, likewise.
+    pub mean_difference: f64,
+    /// Share of rows (or places within them) whose largest class of the first output is the same, 0 to 1;
+    /// `None` where there are no classes.
+    pub top1_agreement: Option<f64>,
+    /// Largest difference that is allowed.
+    pub tolerance: f64,
+}
+
+impl fmt::Display for PrecisionReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} from {}: largest difference {:.1e} (at most {:.1e}), mean {:.1e}",
+            self.wanted, self.from, self.largest_difference, self.tolerance, self.mean_difference
+        )?;
+        if let Some(top1) = self.top1_agreement {
+            write!(f, ", top-1 agreement {:.1} %", top1 * 100.0)?;
+        }
+        write!(f, " on {} golden and {} random rows", self.golden_rows, self.random_rows)?;
+        if let Some(half) = self.half_nodes {
+            write!(f, "; {half} of {} nodes in half precision", self.nodes)?;
+        }
+        Ok(())
+    }
+}
+
+/// What is kept of a provider's compiled engines for the next start.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct EngineCacheReport {
+    /// The directory; `None` where nothing is kept.
+    pub dir: Option<String>,
+    /// Engines in it, after loading.
+    pub engines: usize,
+    /// Why nothing is kept.
+    pub reason: Option<String>,
+}
+
+/// Where a model computes, beside what was asked for.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct BackendReport {
     /// Providers asked for, in order, each `required` or `preferred`.
     pub backend_wanted: Vec<String>,
@@ -250,10 +306,16 @@ pub struct BackendReport {
     pub backend_version: String,
     /// Time against the processor; `None` where everything runs on it.
     pub backend_canary: Option<Canary>,
+    /// Whether requests are in memory that a GPU copies from and to at once; `None` on the processor alone.
+    pub backend_pinned: Option<bool>,
+    /// How far half precision is from single precision; `None` where it was not asked for.
+    pub backend_precision: Option<PrecisionReport>,
+    /// Engines that TensorRT keeps; `None` without it, or where no cache was asked for.
+    pub backend_engine_cache: Option<EngineCacheReport>,
 }
 
 /// What `inspect` prints of a loaded model.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Description {
     /// Operators by kind and implementation.
     pub operators: Vec<OperatorUse>,
@@ -317,6 +379,8 @@ pub enum EngineErrorKind {
     Library,
     /// A provider that is required did not take.
     Backend,
+    /// The precision that was asked for can't be had, or strays too far.
+    Precision,
     /// Something else inside the engine.
     Internal,
 }

@@ -137,6 +137,7 @@ impl LoadedModel {
     /// # Errors
     /// Every kind of [`ModelError`] but those of [`Manifest::read`].
     pub fn load(mut manifest: Manifest) -> Result<LoadedModel, ModelError> {
+        manifest.tolerance = manifest.allowed_difference();
         let wanted = manifest.max_batch_size;
         let started = Instant::now();
         let source = Source::read(&manifest)?;
@@ -335,7 +336,10 @@ impl Source {
                     arena_bytes_max: manifest.arena_bytes_max,
                 };
                 match manifest.engine {
-                    EngineKind::Ort => engine::ort::load(&request, &manifest.ort),
+                    EngineKind::Ort => {
+                        let goldens = |signature: &_| check::golden_inputs(manifest, signature);
+                        engine::ort::load_with(&request, &manifest.ort_settings(), &goldens)
+                    }
                     kind => engine::load(kind, &request),
                 }
             }

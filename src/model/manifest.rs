@@ -30,12 +30,15 @@
 //! | `[ort]` `providers` | `["cpu"]` | where ONNX Runtime may compute, first choice first: `"tensorrt"`, `"cuda"`, `"cpu"`; each must take, unless `:preferred` is behind it; without `"cpu"` no node may run on the processor |
 //! | `[ort]` `device` | 0 | which GPU |
 //! | `[ort]` `gpu_memory_bytes_max` | what there is | GPU memory that one worker's instance takes for tensors |
+//! | `[ort]` `precision` | `"fp32"` | `"fp16"` computes in half precision, and compares with the model file at load |
+//! | `[ort]` `fp16_file` | `"model_fp16.onnx"`, if it is there | the model in half precision, inputs and outputs as they are; only `"tensorrt"` can do without |
+//! | `[ort]` `fp16_tolerance` | 1e-2 | allowed difference of half from single precision, over the largest value |
 //! | `[fake]` | | shapes and times of the `fake` engine, see [`FakeSection`] |
 
 use crate::engine::EngineKind;
 use crate::engine::fake::{FakeCompute, FakeFault, FakeWork};
 use crate::engine::ort::OrtSettings;
-use crate::engine::ort::settings::parse_providers;
+use crate::engine::ort::settings::{Precision, parse_providers};
 use crate::limits::{
     ARENA_BYTES_MAX_DEFAULT, BATCH_ROWS_MAX, BATCH_SIZES_MAX, MODEL_NAME_LEN_MAX,
     PRIORITY_LEVELS_MAX, QUEUE_DELAY_US_MAX, ROW_AXES_MAX, SLOTS_PER_MODEL_MAX,
@@ -199,6 +202,29 @@ impl Manifest {
         parse(&document.root(), name, dir, path)
     }
 
+    /// What is asked of ONNX Runtime, with the files that the model's place implies.
+    pub fn ort_settings(&self) -> OrtSettings {
+        let mut settings = self.ort.clone();
+        if settings.precision == Precision::Fp16 && settings.fp16_file.is_none() {
+            let stem = self.file.file_stem().unwrap_or_default().to_string_lossy();
+            let beside = self.file.with_file_name(format!("{stem}_fp16.onnx"));
+            settings.fp16_file = beside.is_file().then_some(beside);
+        }
+        if settings.engine_cache.is_none() {
+            settings.engine_cache.clone_from(&self.cache_dir);
+        }
+        settings
+    }
+
+    /// Allowed difference from goldens, and of a row in a batch from the same row alone, over the largest
+    /// value: that of the precision that is asked for.
+    pub fn allowed_difference(&self) -> f64 {
+        match (self.engine, self.ort.precision) {
+            (EngineKind::Ort, Precision::Fp16) => self.tolerance.max(self.ort.fp16_tolerance),
+            _ => self.tolerance,
+        }
+    }
+
     /// Reduces the manifest to batches of at most `max_batch_size` rows.
     pub fn limit_batches(&mut self, max_batch_size: usize) {
         self.batch_sizes.retain(|&n| n <= max_batch_size);
@@ -292,7 +318,8 @@ fn parse(
             bind_inputs.push((key, value));
         }
     }
-    let ort = t.table("ort")?.map_or_else(|| Ok(OrtSettings::default()), ort_section)?;
+    let ort =
+        t.table("ort")?.map_or_else(|| Ok(OrtSettings::default()), |t| ort_section(t, dir))?;
     let fake = t.table("fake")?.map(fake_section).transpose()?;
     if engine == EngineKind::Fake && fake.is_none() {
         return Err(t.invalid("engine", "the fake engine needs its shapes, in [fake]").into());
@@ -410,7 +437,7 @@ fn labels(t: &Table<'_>, dir: &Path) -> Result<Vec<String>, ModelError> {
     Ok(labels)
 }
 
-fn ort_section(t: Table<'_>) -> Result<OrtSettings, TomlError> {
+fn ort_section(t: Table<'_>, dir: &Path) -> Result<OrtSettings, TomlError> {
     let mut settings = OrtSettings::default();
     if let Some(list) = t.texts("providers")? {
         settings.providers = parse_providers(&list).map_err(|e| t.invalid("providers", e))?;
@@ -419,6 +446,21 @@ fn ort_section(t: Table<'_>) -> Result<OrtSettings, TomlError> {
         settings.device = device as u32;
     }
     settings.gpu_memory_bytes_max = t.integer("gpu_memory_bytes_max", 1, isize::MAX as u64)?;
+    if let Some(name) = t.text("precision")? {
+        settings.precision =
+            Precision::ALL.into_iter().find(|p| p.name() == name).ok_or_else(|| {
+                let names = Precision::ALL.map(|p| format!("{:?}", p.name())).join(", ");
+                t.invalid("precision", format!("{name:?} is none of {names}"))
+            })?;
+    }
+    settings.fp16_file = t.text("fp16_file")?.map(|file| dir.join(file));
+    if let Some(tolerance) = t.number("fp16_tolerance")? {
+        if !(0.0..=1.0).contains(&tolerance) {
+            let message = format!("is {tolerance}; it must be within 0 to 1");
+            return Err(t.invalid("fp16_tolerance", message));
+        }
+        settings.fp16_tolerance = tolerance;
+    }
     t.finish()?;
     Ok(settings)
 }

@@ -106,3 +106,23 @@ impl Signature {
         layout(&self.outputs, rows)
     }
 }
+
+/// Little-endian elements as numbers; 64-bit integers beyond 2^53 are rounded.
+pub fn values(dtype: DType, bytes: &[u8]) -> Vec<f64> {
+    fn each<const N: usize>(bytes: &[u8], f: impl Fn([u8; N]) -> f64) -> Vec<f64> {
+        bytes.as_chunks::<N>().0.iter().map(|c| f(*c)).collect()
+    }
+    match dtype {
+        DType::F32 => each(bytes, |b| f32::from_le_bytes(b) as f64),
+        DType::F16 => each(bytes, |b| half::f16::from_le_bytes(b).to_f64()),
+        DType::F64 => each(bytes, f64::from_le_bytes),
+        DType::I8 => each(bytes, |b| i8::from_le_bytes(b) as f64),
+        DType::U8 | DType::Bool => each(bytes, |b| u8::from_le_bytes(b) as f64),
+        DType::I16 => each(bytes, |b| i16::from_le_bytes(b) as f64),
+        DType::U16 => each(bytes, |b| u16::from_le_bytes(b) as f64),
+        DType::I32 => each(bytes, |b| i32::from_le_bytes(b) as f64),
+        DType::U32 => each(bytes, |b| u32::from_le_bytes(b) as f64),
+        DType::I64 => each(bytes, |b| i64::from_le_bytes(b) as f64),
+        DType::U64 => each(bytes, |b| u64::from_le_bytes(b) as f64),
+    }
+}

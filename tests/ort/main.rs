@@ -5,6 +5,11 @@
 
 mod gpu;
 mod library;
+#[path = "../engine/onnx.rs"]
+#[allow(dead_code)] // more than is needed here
+mod onnx;
+mod precision;
+mod sharing;
 
 use corelane::client::{Address, Client, Infer, Options};
 use corelane::engine::ort::OrtSettings;

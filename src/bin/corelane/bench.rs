@@ -11,6 +11,7 @@ use corelane::lab::overhead::{self, Effort};
 use corelane::lab::sample::percentile;
 use corelane::limits::{LOG_RING_BYTES_DEFAULT, MODEL_FILE_BYTES_MAX};
 use corelane::model::Manifest;
+use corelane::model::check::golden_inputs;
 use corelane::runtime::ModelSetup;
 use corelane::sys::{affinity, alloc, clock, files};
 use corelane::units::CoreId;
@@ -102,7 +103,7 @@ fn engine(args: &BenchEngineArgs) -> Outcome {
         (_, None) => files::read(&manifest.file, MODEL_FILE_BYTES_MAX)
             .map_err(|e| config(&format_args!("{}: {e}", manifest.file.display())))?,
     };
-    let mut settings = manifest.ort.clone();
+    let mut settings = manifest.ort_settings();
     settings.library.clone_from(&args.onnxruntime);
     if !args.provider.is_empty() {
         settings.providers = parse_providers(&args.provider)
@@ -121,7 +122,9 @@ fn engine(args: &BenchEngineArgs) -> Outcome {
     // Pinned before the engine looks at the machine, as a worker is.
     affinity::pin(core).map_err(|e| config(&e))?;
     let engine = match (kind, &manifest.fake) {
-        (EngineKind::Ort, _) => engine::ort::load(&request, &settings),
+        (EngineKind::Ort, _) => engine::ort::load_with(&request, &settings, &|signature| {
+            golden_inputs(&manifest, signature)
+        }),
         (EngineKind::Fake, Some(fake)) => {
             let sizes: &[usize] = if fake.signature.batched { &batches } else { &[1] };
             FakeEngine::new(fake.signature.clone(), sizes, fake.compute)

@@ -64,6 +64,14 @@ fn backend_lines(b: &BackendReport) -> String {
         let (got, cpu) = (tensors::span(c.got_ns.0), tensors::span(c.cpu_ns.0));
         let _ = writeln!(out, "  canary    batch {}: {got}, on the processor {cpu}", c.batch_size);
     }
+    if let Some(c) = &b.backend_engine_cache {
+        let _ = match (&c.dir, &c.reason) {
+            (Some(dir), _) => writeln!(out, "  engines   {} kept in {dir}", c.engines),
+            (None, why) => {
+                writeln!(out, "  engines   not kept: {}", why.as_deref().unwrap_or("not asked for"))
+            }
+        };
+    }
     out
 }
 

@@ -2,6 +2,7 @@
 
 use crate::build::NotServed;
 use crate::out::outln;
+use corelane::engine::PrecisionReport;
 use corelane::model::CacheState;
 use corelane::runtime::{DrainReport, PlannedBoard, Runtime, ServedModel, StatsSnapshot};
 use corelane::sys::{memory as system_memory, region};
@@ -98,6 +99,9 @@ struct ReadyModel {
     allocation_free: bool,
     /// Whether it comes from a compiled cache.
     cache: CacheState,
+    /// How far half precision is from single precision; absent where it was not asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    precision: Option<PrecisionReport>,
     memory: Memory,
 }
 
@@ -133,6 +137,7 @@ impl ReadyModel {
             max_request_rows: spec.max_request_rows.0,
             allocation_free: description.allocation_free,
             cache: setup.inspection.as_ref().map_or(CacheState::Off, |i| i.cache.state),
+            precision: setup.engine.backend().and_then(|b| b.backend_precision.clone()),
             memory: Memory {
                 weight_bytes: description.weight_bytes
                     * if description.weights_shared { 1 } else { workers.len() },

@@ -81,6 +81,16 @@ pub fn render(stats: &Value) -> String {
                 ))
             );
         }
+        let precision = &model["backend_precision"];
+        if let Some(wanted) = precision["wanted"].as_str() {
+            let _ = writeln!(
+                out,
+                "  precision: {wanted} from {}, at load {} from single precision at most, {} on average",
+                precision["from"].as_str().unwrap_or("?"),
+                precision["largest_difference"],
+                precision["mean_difference"]
+            );
+        }
         let _ = writeln!(out, "  without answer: {}", counts(&model["inference_request_failure"]));
         let _ = writeln!(out, "  batches closed by: {}", counts(&model["batch_closed"]));
         let _ = writeln!(out, "  runs by batch size: {}", counts(&model["batch_ran"]));

@@ -1,14 +1,14 @@
 //! The mutable half: one session a worker, and for each batch size tensors that are bound once.
 
 use super::interface::{Input, Interface};
-use super::session::{Recipe, Tensor, engine_error};
-use super::settings::Provider;
+use super::session::{Live, Pinned, Recipe, Tensor, engine_error};
 use crate::engine::{EngineError, EngineErrorKind, Instance, PlanIndex, RunError};
 use crate::model::signature::Signature;
 use crate::units::DType;
 use ort::AsPointer;
 use ort::session::{IoBinding, Session};
 use std::ffi::CString;
+use std::rc::Rc;
 
 /// Tensors of one batch size. The binding is dropped before what it names.
 struct Plan {
@@ -27,16 +27,19 @@ pub struct OrtInstance {
     bools: Vec<usize>,
     /// Whether inputs go to another device: binding copies them, so they are bound for each run.
     device: bool,
-    session: Session,
+    /// Whether tensors are in pinned memory.
+    pinned: bool,
+    session: Live,
 }
 
 /// Inputs in the order of an instance: those that requests carry first.
-fn ordered(interface: &Interface) -> Vec<&Input> {
+pub fn ordered(interface: &Interface) -> Vec<&Input> {
     let constants = interface.inputs.iter().filter(|i| i.constant.is_some());
     interface.carried().chain(constants).collect()
 }
 
-fn c_name(name: &str) -> Result<CString, EngineError> {
+/// A name as the library takes it.
+pub fn c_name(name: &str) -> Result<CString, EngineError> {
     CString::new(name).map_err(|_| {
         let message = format!("the name {name:?} has a zero byte in it");
         EngineError::new(EngineErrorKind::Malformed, message)
@@ -44,8 +47,12 @@ fn c_name(name: &str) -> Result<CString, EngineError> {
 }
 
 /// A tensor for `input` at `rows` rows: zeros, or its constant.
-fn input_tensor(input: &Input, rows: usize) -> Result<Tensor, EngineError> {
-    let mut tensor = Tensor::new(input.dtype, &input.shape(rows))
+pub fn input_tensor(
+    input: &Input,
+    rows: usize,
+    pinned: Option<&Rc<Pinned>>,
+) -> Result<Tensor, EngineError> {
+    let mut tensor = Tensor::new(input.dtype, &input.shape(rows), pinned)
         .map_err(|e| engine_error("an input's tensor", &e))?;
     if let Some(value) = input.constant {
         fill(input.dtype, value, tensor.buffer.get_mut());
@@ -76,7 +83,8 @@ pub fn trial_run(
     let failed = |e: ort::Error| engine_error(&format!("a run on zeros at {rows} rows"), &e);
     let inputs = ordered(interface);
     let names = inputs.iter().map(|i| c_name(&i.name)).collect::<Result<Vec<_>, _>>()?;
-    let tensors = inputs.iter().map(|i| input_tensor(i, rows)).collect::<Result<Vec<_>, _>>()?;
+    let tensors =
+        inputs.iter().map(|i| input_tensor(i, rows, None)).collect::<Result<Vec<_>, _>>()?;
     let mut binding = session.create_binding().map_err(failed)?;
     bind(&mut binding, &names, &tensors).map_err(failed)?;
     for name in &interface.outputs {
@@ -92,6 +100,11 @@ pub fn trial_run(
 }
 
 impl OrtInstance {
+    /// Whether tensors are in pinned memory.
+    pub fn is_pinned(&self) -> bool {
+        self.pinned
+    }
+
     /// Makes a session and binds tensors for every batch size.
     pub fn new(
         recipe: &Recipe,
@@ -104,31 +117,50 @@ impl OrtInstance {
         let names = inputs.iter().map(|i| c_name(&i.name)).collect::<Result<Vec<_>, _>>()?;
         let carried = interface.carried().enumerate();
         let bools = carried.filter(|(_, i)| i.dtype == DType::Bool).map(|(n, _)| n).collect();
+        let device = !recipe.only_cpu();
+        let pinned = device.then(|| Pinned::of(&session, recipe.settings.device)).transpose();
+        let pinned = pinned.unwrap_or_else(|error| {
+            event!(warn, "requests are not in pinned memory: {}", error.message());
+            None
+        });
         let mut plans = Vec::new();
         for &rows in batch_sizes {
-            plans.push(plan(&session, &inputs, &names, signature, rows)?);
+            plans.push(plan(&session, pinned.as_ref(), &inputs, &names, signature, rows)?);
         }
-        let device = recipe.providers.iter().any(|w| w.provider != Provider::Cpu);
-        Ok(OrtInstance { plans, names, bools, device, session })
+        let pinned = pinned.is_some();
+        give_back();
+        Ok(OrtInstance { plans, names, bools, device, pinned, session })
+    }
+}
+
+/// Gives the memory back to the system that making a session took: the model's file, parsed, twice over.
+/// The C library would keep it for each thread that makes one.
+fn give_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it may be called by any thread at any time.
+    unsafe {
+        libc::malloc_trim(0);
     }
 }
 
 fn plan(
     session: &Session,
+    pinned: Option<&Rc<Pinned>>,
     inputs: &[&Input],
     names: &[CString],
     signature: &Signature,
     rows: usize,
 ) -> Result<Plan, EngineError> {
     let failed = |e: ort::Error| engine_error("binding tensors", &e);
-    let inputs = inputs.iter().map(|i| input_tensor(i, rows)).collect::<Result<Vec<_>, _>>()?;
+    let inputs = inputs.iter().map(|i| input_tensor(i, rows, pinned));
+    let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
     let mut outputs = Vec::new();
     let mut binding = session.create_binding().map_err(failed)?;
     bind(&mut binding, names, &inputs).map_err(failed)?;
     for spec in &signature.outputs {
         let batch = signature.batched.then_some(rows);
         let shape: Vec<usize> = batch.into_iter().chain(spec.row_shape.iter().copied()).collect();
-        let tensor = Tensor::new(spec.dtype, &shape).map_err(failed)?;
+        let tensor = Tensor::new(spec.dtype, &shape, pinned).map_err(failed)?;
         let name = c_name(&spec.name)?;
         // SAFETY: binding and tensor are alive; the tensor outlives the binding (`Plan`).
         unsafe {

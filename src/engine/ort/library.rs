@@ -398,7 +398,7 @@ fn trial(path: &Path, version: Version, patience: Duration) -> Result<Trial, Lib
 }
 
 /// Waits for `child`, and ends it when the patience is over.
-fn wait(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
+pub(super) fn wait(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
     let end = Instant::now() + patience;
     loop {
         match child.try_wait() {

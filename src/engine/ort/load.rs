@@ -1,57 +1,89 @@
 //! Loading: the library, the providers, a first run that shows what computes where, the comparison
 //! with the processor.
 
+mod half;
+
+use super::Goldens;
+use super::cache;
+use super::gpu::{self, Shortage};
 use super::instance::{OrtInstance, trial_run};
 use super::interface::{self, Interface};
 use super::placement::Placement;
-use super::session::{self, Recipe, engine_error};
+use super::session::{self, Live, Recipe, Traces, engine_error};
 use super::settings::{Need, OrtSettings, Provider, Wanted};
+use super::weights::Weights;
 use crate::engine::tract::front;
 use crate::engine::{
-    BackendMissing, BackendReport, BackendUse, Canary, Description, Engine, EngineError,
-    EngineErrorKind, EngineKind, Instance, LoadRequest, PlanIndex, PlanMemory,
+    BackendMissing, BackendReport, BackendUse, Canary, Description, Engine, EngineCacheReport,
+    EngineError, EngineErrorKind, EngineKind, Instance, LoadRequest, PlanIndex, PlanMemory,
 };
 use crate::limits::{
     FRAME_PAYLOAD_BYTES_MAX, ORT_PROFILE_BYTES_MAX, ROW_AXES_MAX, TENSOR_NAME_LEN_MAX,
 };
 use crate::model::signature::{Signature, TensorSpec};
 use crate::units::Nanos;
+use half::Half;
 use ort::session::Session;
 use ort::value::ValueType;
 use std::io::Read;
 use std::os::unix::fs::DirBuilderExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Runs before the canary counts, and runs that it counts.
 const CANARY_RUNS: (usize, usize) = (3, 11);
 
-/// Loads a model.
+/// Loads a model; half precision is compared on random rows.
 ///
 /// # Errors
-/// `Library` where the shared library can't be used, `Backend` where a provider that is required did
-/// not take, and those of every engine.
+/// As [`load_with`].
 pub fn load(
     request: &LoadRequest<'_>,
     settings: &OrtSettings,
 ) -> Result<Box<dyn Engine>, EngineError> {
+    load_with(request, settings, &|_| Vec::new())
+}
+
+/// Loads a model; half precision is compared on golden rows too.
+///
+/// # Errors
+/// `Library` where the shared library can't be used, `Backend` where a provider that is required did
+/// not take, `Precision` where half precision can't be had or strays too far, and those of every engine.
+pub fn load_with(
+    request: &LoadRequest<'_>,
+    settings: &OrtSettings,
+    goldens: Goldens<'_>,
+) -> Result<Box<dyn Engine>, EngineError> {
     crate::engine::check_batch_sizes(request.batch_sizes)?;
+    let half = half::wanted(settings)?;
     let interface = interface::read(request.bytes, request.bind_axes, request.bind_inputs)?;
+    let recipe = recipe(request, settings)?;
+    // The crate panics on some answers that it does not expect.
+    let loaded = catch_unwind(AssertUnwindSafe(|| match half {
+        None => build(recipe, interface, request.batch_sizes, None).map(|e| e as Box<dyn Engine>),
+        Some(half) => half::build_half(recipe, interface, request, half, goldens),
+    }));
+    loaded.unwrap_or_else(|_| {
+        let message = "the crate that binds ONNX Runtime panicked on this model";
+        Err(EngineError::new(EngineErrorKind::Internal, message))
+    })
+}
+
+/// Opens the library, and notes what a model asks of it.
+pub fn recipe(request: &LoadRequest<'_>, settings: &OrtSettings) -> Result<Recipe, EngineError> {
     let opened = session::open(settings.library.as_deref())
         .map_err(|e| EngineError::new(EngineErrorKind::Library, e.to_string()).caused_by(e))?;
-    let recipe = Recipe {
+    Ok(Recipe {
         opened,
         bytes: request.bytes.into(),
         bind_axes: request.bind_axes.to_vec(),
         settings: settings.clone(),
         providers: settings.providers.clone(),
-    };
-    // The crate panics on some answers that it does not expect.
-    let loaded = catch_unwind(AssertUnwindSafe(|| build(recipe, interface, request.batch_sizes)));
-    loaded.unwrap_or_else(|_| {
-        let message = "the crate that binds ONNX Runtime panicked on this model";
-        Err(EngineError::new(EngineErrorKind::Internal, message))
+        convert: false,
+        engine_cache: None,
+        weights: None,
     })
 }
 
@@ -59,15 +91,55 @@ fn build(
     mut recipe: Recipe,
     interface: Interface,
     batch_sizes: &[usize],
-) -> Result<Box<dyn Engine>, EngineError> {
+    half: Option<&Half>,
+) -> Result<Box<OrtEngine>, EngineError> {
+    let device = recipe.settings.device;
+    let limit = recipe.settings.gpu_memory_bytes_max;
+    let on_gpu = !recipe.only_cpu();
+    build_engine(&mut recipe, interface, batch_sizes, half).map_err(|error| {
+        // What the library says of memory is of its own; the driver knows what is free.
+        match Shortage::read(&error.to_string()).filter(|_| on_gpu) {
+            Some(shortage) => {
+                let more = gpu::explain(shortage, device, limit, &gpu::all());
+                EngineError::new(EngineErrorKind::Limit, format!("{more}: {error}"))
+                    .caused_by(error)
+            }
+            None => error,
+        }
+    })
+}
+
+fn build_engine(
+    recipe: &mut Recipe,
+    interface: Interface,
+    batch_sizes: &[usize],
+    half: Option<&Half>,
+) -> Result<Box<OrtEngine>, EngineError> {
     let scratch = Scratch::new()?;
-    let mut missing = drop_unknown(&mut recipe)?;
-    let mut scout = first_session(&mut recipe, &scratch.profile(), &mut missing)?;
+    let mut missing = drop_unknown(recipe)?;
+    let mut engine_cache = keep_engines(recipe);
+    let (profile, optimised) = (scratch.0.join("profile"), scratch.0.join("optimised.onnx"));
+    let traces = Traces { profile: &profile, optimised: Some(&optimised) };
+    let mut scout = first_session(recipe, traces, &mut missing)?;
+    if matches!(half, Some(Half::TensorRt)) && !recipe.has(Provider::TensorRt) {
+        return Err(half::no_way(&recipe.settings, &missing));
+    }
     let signature = read_signature(&mut scout, &interface)?;
     let profile = scout.end_profiling().map_err(|e| engine_error("the profile", &e))?;
     drop(scout);
     let placement = read_placement(Path::new(&profile))?;
     check_placement(&recipe.providers, &placement, &mut missing)?;
+    if let Some(half) = half {
+        half::check(half, &placement)?;
+    }
+    if let Some(dir) = &recipe.engine_cache
+        && let Some(report) = &mut engine_cache
+    {
+        report.engines = cache::engines(dir);
+    }
+    if recipe.only_cpu() {
+        share_weights(recipe, &interface, &signature, &optimised);
+    }
     let batch_sizes = if signature.batched { batch_sizes.to_vec() } else { vec![1] };
     let mut engine = OrtEngine {
         backend: BackendReport {
@@ -77,8 +149,11 @@ fn build(
             backend_library: recipe.opened.library.path.display().to_string(),
             backend_version: recipe.opened.library.version.to_string(),
             backend_canary: None,
+            backend_pinned: None,
+            backend_precision: None,
+            backend_engine_cache: engine_cache,
         },
-        recipe,
+        recipe: recipe.clone(),
         interface,
         signature,
         batch_sizes,
@@ -94,12 +169,65 @@ fn build(
         engine.independence = front::follow_rows(bytes, bind_axes, &bound, &engine.batch_sizes);
     }
     if engine.placement.providers().keys().any(|&name| name != Provider::Cpu.ort_name()) {
-        let cpu = time_first_plan(&engine, &engine.recipe.on_cpu())?;
-        let got = time_first_plan(&engine, &engine.recipe)?;
+        let (cpu, _) = time_first_plan(&engine, &engine.recipe.on_cpu())?;
+        let (got, pinned) = time_first_plan(&engine, &engine.recipe)?;
+        engine.backend.backend_pinned = Some(pinned);
         let batch_size = engine.batch_sizes[0];
         engine.backend.backend_canary = Some(Canary { batch_size, got_ns: got, cpu_ns: cpu });
     }
     Ok(Box::new(engine))
+}
+
+/// Gives TensorRT a directory for its engines, where one is asked for; `None` where nothing is to be kept.
+fn keep_engines(recipe: &mut Recipe) -> Option<EngineCacheReport> {
+    if !recipe.has(Provider::TensorRt) {
+        return None;
+    }
+    let root = recipe.settings.engine_cache.clone()?;
+    let dir = gpu::all().and_then(|gpus| {
+        let key = cache::Key {
+            model: &recipe.bytes,
+            library: recipe.opened.library.version.to_string(),
+            precision: recipe.settings.precision,
+            device: recipe.settings.device,
+            gpus: &gpus,
+            numbering: cache::NUMBERING.map(|name| std::env::var(name).ok()),
+        };
+        let dir = key.directory(&root);
+        cache::prepare(&dir).map(|()| dir)
+    });
+    if let Err(why) = &dir {
+        event!(warn, "TensorRT's engines are not kept: {}", why);
+    }
+    recipe.engine_cache = dir.as_ref().ok().cloned();
+    let name = recipe.engine_cache.as_ref().map(|dir| dir.display().to_string());
+    Some(EngineCacheReport { dir: name, engines: 0, reason: dir.err() })
+}
+
+/// Lets sessions share their weights, if a session that does so runs; else each has its own.
+fn share_weights(
+    recipe: &mut Recipe,
+    interface: &Interface,
+    signature: &Signature,
+    optimised: &Path,
+) {
+    let tried = Weights::read(optimised).and_then(|weights| {
+        // All that is needed of the model is in the optimised one.
+        let sharing = Recipe {
+            weights: Some(Arc::new(weights)),
+            bind_axes: Vec::new(),
+            bytes: Arc::default(),
+            ..recipe.clone()
+        };
+        let mut instance =
+            OrtInstance::new(&sharing, interface, signature, &[1]).map_err(|e| e.to_string())?;
+        instance.infer(PlanIndex(0)).map_err(|e| e.to_string())?;
+        Ok(sharing)
+    });
+    match tried {
+        Ok(sharing) => *recipe = sharing,
+        Err(why) => event!(debug, "sessions don't share weights: {}", why),
+    }
 }
 
 /// A directory for the profile, removed with everything in it.
@@ -125,10 +253,6 @@ impl Scratch {
             }
         }
         unreachable!("the last try returns")
-    }
-
-    fn profile(&self) -> PathBuf {
-        self.0.join("profile")
     }
 }
 
@@ -179,28 +303,33 @@ fn none_left(recipe: &Recipe, missing: &[BackendMissing]) -> Result<(), EngineEr
     if !recipe.providers.is_empty() {
         return Ok(());
     }
-    let reasons: Vec<String> =
-        missing.iter().map(|m| format!("{}: {}", m.provider, m.reason)).collect();
     let message = format!(
         "no provider of the list is left ({}); add cpu where the model may run there",
-        reasons.join("; ")
+        reasons(missing)
     );
     Err(EngineError::new(EngineErrorKind::Backend, message))
+}
+
+fn reasons(missing: &[BackendMissing]) -> String {
+    let reasons = missing.iter().map(|m| format!("{}: {}", m.provider, m.reason));
+    reasons.collect::<Vec<_>>().join("; ")
 }
 
 /// A session with the providers that take; those that are only preferred are given up one by one.
 fn first_session(
     recipe: &mut Recipe,
-    profile: &Path,
+    traces: Traces<'_>,
     missing: &mut Vec<BackendMissing>,
-) -> Result<Session, EngineError> {
+) -> Result<Live, EngineError> {
     loop {
-        let error = match recipe.session(Some(profile)) {
+        // The optimised model is for sessions that share it; only those on the processor do.
+        let optimised = traces.optimised.filter(|_| recipe.only_cpu());
+        let error = match recipe.session(Some(Traces { optimised, ..traces })) {
             Ok(session) => return Ok(session),
             Err(error) => error,
         };
         let others = |w: &Wanted| w.provider != Provider::Cpu;
-        if !recipe.providers.iter().any(others) {
+        if recipe.only_cpu() {
             return Err(engine_error("ONNX Runtime can't load the model", &error));
         }
         // What fails on the processor too is the model's fault, not the provider's.
@@ -219,7 +348,10 @@ fn first_session(
 }
 
 /// Runs the model on zeros at one row and, where axis 0 is open, at two, and reads what a row is.
-fn read_signature(scout: &mut Session, interface: &Interface) -> Result<Signature, EngineError> {
+pub fn read_signature(
+    scout: &mut Session,
+    interface: &Interface,
+) -> Result<Signature, EngineError> {
     let one = output_specs(trial_run(scout, interface, 1)?)?;
     let scales = |two: &[TensorSpec]| {
         one.iter().zip(two).all(|(a, b)| {
@@ -324,8 +456,8 @@ fn used(placement: &Placement) -> Vec<BackendUse> {
     providers.into_iter().map(|(name, nodes)| BackendUse { provider: ours(name), nodes }).collect()
 }
 
-/// Median time of a run at the first batch size, on zeros.
-fn time_first_plan(engine: &OrtEngine, recipe: &Recipe) -> Result<Nanos, EngineError> {
+/// Median time of a run at the first batch size, on zeros, and whether tensors were in pinned memory.
+fn time_first_plan(engine: &OrtEngine, recipe: &Recipe) -> Result<(Nanos, bool), EngineError> {
     let mut instance =
         OrtInstance::new(recipe, &engine.interface, &engine.signature, &engine.batch_sizes[..1])?;
     let mut times = Vec::new();
@@ -339,7 +471,7 @@ fn time_first_plan(engine: &OrtEngine, recipe: &Recipe) -> Result<Nanos, EngineE
         }
     }
     times.sort_unstable();
-    Ok(Nanos(times[times.len() / 2]))
+    Ok((Nanos(times[times.len() / 2]), instance.is_pinned()))
 }
 
 struct OrtEngine {
@@ -350,6 +482,14 @@ struct OrtEngine {
     placement: Placement,
     backend: BackendReport,
     independence: Result<(), String>,
+}
+
+impl OrtEngine {
+    /// Nodes in half precision; not known where a provider converts inside of its nodes.
+    fn half_nodes(&self) -> Option<usize> {
+        let inside = self.placement.nodes_on(Provider::TensorRt.ort_name()) > 0;
+        (!inside).then(|| self.placement.half_nodes())
+    }
 }
 
 impl Engine for OrtEngine {
@@ -372,11 +512,14 @@ impl Engine for OrtEngine {
             instance_arena_bytes: None,
             instance_staging_bytes: memory.iter().map(|m| m.staging_bytes).sum(),
             memory,
-            weight_bytes: self.interface.weight_bytes,
-            weights_shared: false,
+            weight_bytes: match &self.recipe.weights {
+                Some(weights) => weights.bytes(),
+                None => self.interface.weight_bytes,
+            },
+            weights_shared: self.recipe.weights.is_some(),
             allocation_free: false,
             isa: None,
-            precision: vec![],
+            precision: self.backend.backend_precision.iter().map(|p| p.to_string()).collect(),
             steps: vec![],
             backend: Some(self.backend.clone()),
         }

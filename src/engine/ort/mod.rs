@@ -12,11 +12,29 @@
 //!   ONNX Runtime 1.32 itself calls `malloc` in every run (counted on the processor at batch 1: 26 times
 //!   for `mlp`, 45 for `resnet8`, 266 for `magika`), through the C library and so unseen by
 //!   [`sys::alloc`](crate::sys::alloc): [`Description::allocation_free`](super::Description) is false.
-//!   Each session keeps weights of its own, as its optimiser rewrote them.
+//! - `weights`: on the processor alone, sessions of a model share its weights, as the optimiser rewrote them,
+//!   and what kernels pack of them ([`Description::weights_shared`](super::Description)). The optimised
+//!   model is kept in a file in the temporary directory that has no name any more.
+//!   With other providers each session has weights of its own, on its device.
+//! - [`precision`]: `precision = "fp16"` takes a second model file in half precision, or lets TensorRT
+//!   convert, and compares its answers with those of the model file before it is served. ONNX Runtime's
+//!   processor provider has few kernels in half precision (of 1.32 on x86-64: `Clip`,
+//!   `LayerNormalization`, and what only moves data) and widens for all others; where it widens all of a
+//!   model, loading fails, since nothing would be won.
+//! - [`cache`]: where TensorRT keeps engines for the next start. [`gpu`]: what the driver shows, and what is
+//!   told where a GPU's memory does not suffice.
+//!
+//! What only a GPU can show (everything that `cuda` and `tensorrt` do, pinned memory for requests, the engine
+//! cache, memory that does not suffice) is written after the library's documentation and has not been run on one yet; `tests/ort/gpu.rs`
+//! has the tests, which say why they are skipped. Not there: CUDA graphs. A captured graph
+//! reads and writes fixed addresses on the device, and the interface of the oldest supported version (1.17)
+//! copies bound host tensors to new ones.
 //!
 //! Without the feature `ort` the settings are read and the library can be probed, but no model is loaded.
 
+pub mod cache;
 mod elf;
+pub mod gpu;
 #[cfg(feature = "ort")]
 mod instance;
 #[cfg(feature = "ort")]
@@ -26,16 +44,27 @@ pub mod library;
 mod load;
 #[cfg(feature = "ort")]
 mod placement;
+pub mod precision;
 #[cfg(feature = "ort")]
 mod session;
 pub mod settings;
+#[cfg(feature = "ort")]
+mod unbound;
+#[cfg(feature = "ort")]
+mod weights;
 
 #[cfg(not(feature = "ort"))]
 use super::{Engine, EngineError, LoadRequest};
+use crate::model::signature::Signature;
 pub use settings::OrtSettings;
 
 #[cfg(feature = "ort")]
-pub use load::load;
+pub use load::{load, load_with};
+#[cfg(feature = "ort")]
+pub use unbound::Unbound;
+
+/// Gives the inputs of golden rows, once the signature is known.
+pub type Goldens<'a> = &'a dyn Fn(&Signature) -> Vec<precision::InputRow>;
 
 /// Providers that the library at `configured` (or where [`library::find`] looks) was built with, by
 /// ONNX Runtime's names. Opens it.
@@ -65,6 +94,19 @@ pub fn providers(
 pub fn load(_: &LoadRequest<'_>, _: &OrtSettings) -> Result<Box<dyn Engine>, EngineError> {
     let error = library::LibraryError::NotBuilt;
     Err(EngineError::new(super::EngineErrorKind::Library, error.to_string()).caused_by(error))
+}
+
+/// This build has no ONNX Runtime.
+///
+/// # Errors
+/// Always, with what to build.
+#[cfg(not(feature = "ort"))]
+pub fn load_with(
+    request: &LoadRequest<'_>,
+    settings: &OrtSettings,
+    _: Goldens<'_>,
+) -> Result<Box<dyn Engine>, EngineError> {
+    load(request, settings)
 }
 
 /// This build has no ONNX Runtime.

@@ -8,6 +8,17 @@ use std::collections::{BTreeMap, HashSet};
 pub struct Placement {
     /// How many nodes, by (operator, ONNX Runtime's name of the provider).
     nodes: BTreeMap<(String, String), usize>,
+    /// How many of them take or give half precision, conversions not counted.
+    half: usize,
+}
+
+/// Operators that only convert or move.
+const CONVERSIONS: [&str; 3] = ["Cast", "MemcpyFromHost", "MemcpyToHost"];
+
+/// Whether a list of types and shapes (`[{"float16": [1, 10]}]`) has half precision in it.
+fn is_half(tensors: &serde_json::Value) -> bool {
+    let mut tensors = tensors.as_array().into_iter().flatten();
+    tensors.any(|t| t.get("float16").is_some())
 }
 
 impl Placement {
@@ -34,6 +45,9 @@ impl Placement {
             }
             if seen.insert((name.to_string(), args["node_index"].to_string())) {
                 *placement.nodes.entry((operator.into(), provider.into())).or_default() += 1;
+                let half =
+                    ["input_type_shape", "output_type_shape"].iter().any(|k| is_half(&args[k]));
+                placement.half += usize::from(half && !CONVERSIONS.contains(&operator));
             }
         }
         if placement.nodes.is_empty() {
@@ -45,6 +59,16 @@ impl Placement {
     /// Nodes that ran on the provider that ONNX Runtime calls `name`.
     pub fn nodes_on(&self, name: &str) -> usize {
         self.nodes.iter().filter(|((_, p), _)| p == name).map(|(_, n)| n).sum()
+    }
+
+    /// Nodes that take or give half precision, conversions not counted.
+    pub fn half_nodes(&self) -> usize {
+        self.half
+    }
+
+    /// All nodes.
+    pub fn all_nodes(&self) -> usize {
+        self.nodes.values().sum()
     }
 
     /// ONNX Runtime's names of the providers that ran nodes, with how many.

@@ -1,22 +1,26 @@
 //! ONNX Runtime's objects: the one environment of the process, sessions, tensors over memory of ours.
 
+use super::gpu::Shortage;
 use super::library::{self, Library, LibraryError};
 use super::settings::{OrtSettings, Provider, Wanted};
+use super::weights::Weights;
 use crate::engine::{EngineError, EngineErrorKind};
 use crate::limits::BUFFER_ALIGN_BYTES;
 use crate::units::DType;
 use ort::environment::Environment;
 use ort::ep::{self, ExecutionProviderDispatch};
 use ort::logging::LogLevel;
-use ort::memory::MemoryInfo;
+use ort::memory::{AllocationDevice, Allocator, AllocatorType, MemoryInfo, MemoryType};
 use ort::session::Session;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 use ort::{AsPointer, ErrorCode};
 use std::alloc::Layout;
 use std::ffi::{CStr, c_char};
+use std::ops::{Deref, DerefMut};
 use std::panic::catch_unwind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 /// The environment, and the library that it is in.
@@ -102,28 +106,6 @@ pub fn available() -> Result<Vec<String>, ort::Error> {
     Ok(names)
 }
 
-fn dispatch(provider: Provider, settings: &OrtSettings) -> Option<ExecutionProviderDispatch> {
-    let device = i32::try_from(settings.device).unwrap_or(i32::MAX);
-    match provider {
-        // It is always there, behind all others.
-        Provider::Cpu => None,
-        Provider::Cuda => {
-            let mut cuda = ep::CUDA::default().with_device_id(device);
-            if let Some(bytes) = settings.gpu_memory_bytes_max {
-                cuda = cuda.with_memory_limit(usize::try_from(bytes).unwrap_or(usize::MAX));
-            }
-            Some(cuda.build().error_on_failure())
-        }
-        Provider::TensorRt => {
-            let mut trt = ep::TensorRT::default().with_device_id(device);
-            if let Some(bytes) = settings.gpu_memory_bytes_max {
-                trt = trt.with_max_workspace_size(usize::try_from(bytes).unwrap_or(usize::MAX));
-            }
-            Some(trt.build().error_on_failure())
-        }
-    }
-}
-
 /// What every session of a model is made from.
 #[derive(Clone)]
 pub struct Recipe {
@@ -137,22 +119,69 @@ pub struct Recipe {
     pub settings: OrtSettings,
     /// The providers that are registered, in order.
     pub providers: Vec<Wanted>,
+    /// Whether TensorRT is to compute in half precision.
+    pub convert: bool,
+    /// Where TensorRT keeps its engines.
+    pub engine_cache: Option<PathBuf>,
+    /// What sessions share; `None` where each has weights of its own.
+    pub weights: Option<Arc<Weights>>,
+}
+
+/// What the first session writes, for what follows.
+#[derive(Clone, Copy)]
+pub struct Traces<'a> {
+    /// How the name of the profile of its runs begins.
+    pub profile: &'a Path,
+    /// The optimised model, where sessions are to share its weights.
+    pub optimised: Option<&'a Path>,
+}
+
+/// A session and what it borrows.
+pub struct Live {
+    session: Session,
+    /// After the session: it goes first.
+    _weights: Option<Arc<Weights>>,
+}
+
+impl Deref for Live {
+    type Target = Session;
+    fn deref(&self) -> &Session {
+        &self.session
+    }
+}
+
+impl DerefMut for Live {
+    fn deref_mut(&mut self) -> &mut Session {
+        &mut self.session
+    }
 }
 
 impl Recipe {
-    /// A session; with `profile`, one that writes a profile to a file whose name begins so.
-    pub fn session(&self, profile: Option<&Path>) -> Result<Session, ort::Error> {
+    /// A session; with `traces`, one that leaves them.
+    pub fn session(&self, traces: Option<Traces<'_>>) -> Result<Live, ort::Error> {
         let mut builder = self.builder()?;
-        if let Some(prefix) = profile {
-            builder = builder.with_profiling(prefix)?;
+        if let Some(traces) = traces {
+            builder = builder.with_profiling(traces.profile)?;
+            if let Some(path) = traces.optimised {
+                builder = builder.with_optimized_model_path(path)?;
+            }
         }
-        builder.commit_from_memory(&self.bytes)
+        let session = match &self.weights {
+            Some(weights) => weights.lend(builder)?.commit_from_memory(&weights.model()?)?,
+            None => builder.commit_from_memory(&self.bytes)?,
+        };
+        Ok(Live { session, _weights: self.weights.clone() })
     }
 
     fn builder(&self) -> Result<SessionBuilder, ort::Error> {
+        // Shared weights are those of a model that is optimised already.
+        let level = match self.weights {
+            Some(_) => GraphOptimizationLevel::Disable,
+            None => GraphOptimizationLevel::All,
+        };
         let mut builder = Session::builder(&self.opened.environment)?
             .with_log_level(LogLevel::Warning)?
-            .with_optimization_level(GraphOptimizationLevel::All)?
+            .with_optimization_level(level)?
             // The parallelism is workers, and a worker that waits does so by its own strategy.
             .with_intra_threads(1)?
             .with_inter_threads(1)?
@@ -164,20 +193,60 @@ impl Recipe {
             builder = builder.with_dimension_override(symbol, *length as i64)?;
         }
         for wanted in &self.providers {
-            if let Some(provider) = dispatch(wanted.provider, &self.settings) {
+            if let Some(provider) = self.dispatch(wanted.provider) {
                 builder = builder.with_execution_providers([provider])?;
             }
         }
-        if self.providers.iter().all(|w| w.provider != Provider::Cpu) {
+        if !self.has(Provider::Cpu) {
             builder = builder.with_config_entry("session.disable_cpu_ep_fallback", "1")?;
         }
         Ok(builder)
     }
 
+    /// Whether a provider is registered.
+    pub fn has(&self, provider: Provider) -> bool {
+        self.providers.iter().any(|w| w.provider == provider)
+    }
+
+    /// Whether everything is computed on the processor.
+    pub fn only_cpu(&self) -> bool {
+        self.providers.iter().all(|w| w.provider == Provider::Cpu)
+    }
+
+    fn dispatch(&self, provider: Provider) -> Option<ExecutionProviderDispatch> {
+        let device = i32::try_from(self.settings.device).unwrap_or(i32::MAX);
+        let memory = self.settings.gpu_memory_bytes_max;
+        let memory = memory.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        match provider {
+            // It is always there, behind all others.
+            Provider::Cpu => None,
+            Provider::Cuda => {
+                let mut cuda = ep::CUDA::default().with_device_id(device);
+                if let Some(bytes) = memory {
+                    cuda = cuda.with_memory_limit(bytes);
+                }
+                Some(cuda.build().error_on_failure())
+            }
+            Provider::TensorRt => {
+                let mut trt = ep::TensorRT::default().with_device_id(device);
+                if let Some(bytes) = memory {
+                    trt = trt.with_max_workspace_size(bytes);
+                }
+                if self.convert {
+                    trt = trt.with_fp16(true);
+                }
+                if let Some(dir) = &self.engine_cache {
+                    trt = trt.with_engine_cache(true).with_engine_cache_path(dir.display());
+                }
+                Some(trt.build().error_on_failure())
+            }
+        }
+    }
+
     /// The same on the processor alone, to compare with.
     pub fn on_cpu(&self) -> Recipe {
         let cpu = OrtSettings::default().providers;
-        Recipe { providers: cpu, ..self.clone() }
+        Recipe { providers: cpu, convert: false, engine_cache: None, weights: None, ..self.clone() }
     }
 }
 
@@ -193,9 +262,7 @@ pub fn engine_error(what: &str, error: &ort::Error) -> EngineError {
             EngineErrorKind::Malformed
         }
         ErrorCode::ExecutionProviderFailure => EngineErrorKind::Backend,
-        _ if said.contains("out of memory") || said.contains("Failed to allocate memory") => {
-            EngineErrorKind::Limit
-        }
+        _ if Shortage::read(said).is_some() => EngineErrorKind::Limit,
         _ => EngineErrorKind::Internal,
     };
     let short: String = said.chars().take(600).collect();
@@ -218,21 +285,64 @@ fn named_node(said: &str) -> Option<&str> {
         .or_else(|| node("Name:'", "'"))
 }
 
+/// Memory of the host that the driver has locked: a GPU copies from and to it without a stop in between.
+pub struct Pinned(Allocator);
+
+impl Pinned {
+    /// The name that ONNX Runtime has for it.
+    const NAME: &str = "CudaPinned";
+
+    /// That of GPU `device`, as `session` has it.
+    ///
+    /// # Errors
+    /// Where the session has none, or the library gives another kind.
+    pub fn of(session: &Session, device: u32) -> Result<Rc<Pinned>, ort::Error> {
+        let device = i32::try_from(device).unwrap_or(i32::MAX);
+        let (place, kind) = (AllocationDevice::CUDA_PINNED, AllocatorType::Device);
+        let info = MemoryInfo::new(place, device, kind, MemoryType::CPUInput)?;
+        let allocator = Allocator::new(session, info)?;
+        let (mut info, mut name) = (std::ptr::null(), std::ptr::null());
+        // SAFETY: the allocator is alive; both are written by the calls, and are the allocator's own.
+        let got = unsafe {
+            let api = ort::api();
+            ort::Error::result_from_status((api.AllocatorGetInfo)(allocator.ptr(), &mut info))?;
+            ort::Error::result_from_status((api.MemoryInfoGetName)(info, &mut name))?;
+            CStr::from_ptr(name).to_string_lossy()
+        };
+        if got != Self::NAME {
+            let text = format!("{} was asked for, and {got} was given", Self::NAME);
+            return Err(ort::Error::new(text));
+        }
+        Ok(Rc::new(Pinned(allocator)))
+    }
+}
+
 /// Zeros at a fixed address, aligned for vectors, that ONNX Runtime reads and writes between our uses.
 pub struct Buffer {
     start: NonNull<u8>,
     layout: Layout,
+    /// Whose memory it is; of the heap if `None`.
+    pinned: Option<Rc<Pinned>>,
 }
 
 impl Buffer {
     /// `len` zeros.
-    pub fn new(len: usize) -> Buffer {
+    pub fn new(len: usize, pinned: Option<&Rc<Pinned>>) -> Result<Buffer, ort::Error> {
         // Never empty, so that there is an address.
         let layout = Layout::from_size_align(len.max(1), BUFFER_ALIGN_BYTES).expect("within isize");
-        // SAFETY: the layout is not empty.
-        let start = unsafe { std::alloc::alloc_zeroed(layout) };
+        let start = match pinned {
+            Some(pinned) => {
+                let Pinned(allocator) = &**pinned;
+                let start = allocator.alloc::<u8>(layout.size())?.into_raw().cast::<u8>();
+                // SAFETY: so many bytes were just given, to us alone.
+                unsafe { start.write_bytes(0, layout.size()) };
+                start
+            }
+            // SAFETY: the layout is not empty.
+            None => unsafe { std::alloc::alloc_zeroed(layout) },
+        };
         let Some(start) = NonNull::new(start) else { std::alloc::handle_alloc_error(layout) };
-        Buffer { start, layout }
+        Ok(Buffer { start, layout, pinned: pinned.cloned() })
     }
 
     /// The bytes.
@@ -251,8 +361,12 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout, freed once.
-        unsafe { std::alloc::dealloc(self.start.as_ptr(), self.layout) };
+        match &self.pinned {
+            // SAFETY: allocated in `new` by this allocator, freed once.
+            Some(pinned) => unsafe { pinned.0.free(self.start.as_ptr()) },
+            // SAFETY: allocated in `new` with this layout, freed once.
+            None => unsafe { std::alloc::dealloc(self.start.as_ptr(), self.layout) },
+        }
     }
 }
 
@@ -264,12 +378,17 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Zeros of a type and shape.
-    pub fn new(dtype: DType, shape: &[usize]) -> Result<Tensor, ort::Error> {
+    /// Zeros of a type and shape, in pinned memory where it is given.
+    pub fn new(
+        dtype: DType,
+        shape: &[usize],
+        pinned: Option<&Rc<Pinned>>,
+    ) -> Result<Tensor, ort::Error> {
         let bytes = shape.iter().product::<usize>() * dtype.size_bytes();
-        let buffer = Buffer::new(bytes);
+        let buffer = Buffer::new(bytes, pinned)?;
         let dims: Vec<i64> = shape.iter().map(|&n| n as i64).collect();
-        let memory = MemoryInfo::default();
+        let heap = MemoryInfo::default();
+        let memory = pinned.map_or(&heap, |pinned| pinned.0.memory_info());
         let mut value = std::ptr::null_mut();
         // SAFETY: the buffer has as many bytes as the shape asks for and lives as long as the value:
         // both are dropped together, the value first.

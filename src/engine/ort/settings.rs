@@ -116,8 +116,35 @@ pub fn parse_providers(list: &[String]) -> Result<Vec<Wanted>, String> {
     Ok(wanted)
 }
 
+/// `fp16_tolerance` where none is given: halves have 11 significant bits, and a deep network adds up a few
+/// times the rounding of one of them (5e-4).
+pub const FP16_TOLERANCE_DEFAULT: f64 = 1e-2;
+
+/// In which precision a model is to be computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Precision {
+    /// As the model file has it.
+    #[default]
+    Fp32,
+    /// In half precision, compared with the model file at load.
+    Fp16,
+}
+
+impl Precision {
+    /// All.
+    pub const ALL: [Precision; 2] = [Precision::Fp32, Precision::Fp16];
+
+    /// The name in manifests.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Precision::Fp32 => "fp32",
+            Precision::Fp16 => "fp16",
+        }
+    }
+}
+
 /// What a model asks of ONNX Runtime.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct OrtSettings {
     /// The shared library; `None`: [`find`](super::library::find) looks for it.
     pub library: Option<PathBuf>,
@@ -127,6 +154,14 @@ pub struct OrtSettings {
     pub device: u32,
     /// Most bytes of GPU memory that one instance takes for tensors; `None` is what there is.
     pub gpu_memory_bytes_max: Option<u64>,
+    /// In which precision to compute.
+    pub precision: Precision,
+    /// The model in half precision; `None` where there is no such file, and only `tensorrt` can do.
+    pub fp16_file: Option<PathBuf>,
+    /// Allowed difference between half and single precision, over the largest value.
+    pub fp16_tolerance: f64,
+    /// Where TensorRT's engines are kept for the next start, in directories of their own; nowhere if `None`.
+    pub engine_cache: Option<PathBuf>,
 }
 
 impl Default for OrtSettings {
@@ -136,6 +171,10 @@ impl Default for OrtSettings {
             providers: vec![Wanted { provider: Provider::Cpu, need: Need::Required }],
             device: 0,
             gpu_memory_bytes_max: None,
+            precision: Precision::Fp32,
+            fp16_file: None,
+            fp16_tolerance: FP16_TOLERANCE_DEFAULT,
+            engine_cache: None,
         }
     }
 }

@@ -244,3 +244,31 @@ fn paths_of_every_kind() {
     let error = Manifest::read(&models).unwrap_err();
     assert!(matches!(&error, ModelError::NotAModel { .. }), "{error}");
 }
+
+#[test]
+fn half_precision_is_read_with_its_file_and_tolerance() {
+    let half = "engine = 'ort'\ntolerance = 1e-4\n[ort]\nprecision = 'fp16'\n";
+    let m = read(&format!("{half}fp16_file = 'h.onnx'\nfp16_tolerance = 0.05\n")).unwrap();
+    assert_eq!((m.ort.precision, m.ort.fp16_tolerance), (Precision::Fp16, 0.05));
+    // Named, it is taken whether it is there or not: loading says so.
+    assert_eq!(m.ort_settings().fp16_file.unwrap().file_name().unwrap(), "h.onnx");
+    assert_eq!(m.allowed_difference(), 0.05);
+    let as_plan = Manifest { engine: EngineKind::Plan, ..m };
+    assert_eq!(as_plan.allowed_difference(), 1e-4, "other engines have no half precision");
+
+    let dir = Dir::new(half);
+    let m = Manifest::read(&dir.0).unwrap();
+    assert_eq!((m.ort_settings().fp16_file, m.allowed_difference()), (None, 1e-2));
+    let beside = dir.0.join("model_fp16.onnx");
+    std::fs::write(&beside, "").unwrap();
+    assert_eq!(m.ort_settings().fp16_file, Some(beside));
+    let single = Manifest { ort: OrtSettings::default(), ..m };
+    assert_eq!((single.ort_settings().fp16_file, single.allowed_difference()), (None, 1e-4));
+    let cached = Manifest { cache_dir: Some("/cache".into()), ..single };
+    assert_eq!(cached.ort_settings().engine_cache, Some("/cache".into()));
+
+    let wrong = said("[ort]\nprecision = 'fp8'");
+    assert!(wrong.contains("\"fp8\" is none of \"fp32\", \"fp16\""), "{wrong}");
+    let wrong = said("[ort]\nfp16_tolerance = 2");
+    assert!(wrong.contains("is 2; it must be within 0 to 1"), "{wrong}");
+}

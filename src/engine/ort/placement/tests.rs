@@ -34,3 +34,22 @@ fn a_profile_without_nodes_is_an_error() {
         assert!(Placement::parse(bad.as_bytes()).is_err(), "{bad:?}");
     }
 }
+
+#[test]
+fn nodes_in_half_precision_are_counted_without_conversions() {
+    let typed = |operator: &str, input: &str, output: &str, index: u32| {
+        format!(
+            r#"{{"cat":"Node","name":"n_kernel_time","args":{{"op_name":"{operator}","provider":"p","node_index":"{index}","input_type_shape":[{{"float":[1]}},{{"{input}":[1,2]}}],"output_type_shape":[{{"{output}":[1,2]}}]}}}}"#
+        )
+    };
+    let events = [
+        typed("Cast", "float", "float16", 0),
+        typed("Conv", "float16", "float16", 1),
+        typed("Conv", "float", "float", 2),
+        typed("Flatten", "float", "float16", 3),
+        // Twice the same node.
+        typed("Flatten", "float", "float16", 3),
+    ];
+    let placement = Placement::parse(format!("[{}]", events.join(",")).as_bytes()).unwrap();
+    assert_eq!((placement.half_nodes(), placement.all_nodes()), (2, 4));
+}

@@ -1,0 +1,74 @@
+//! Weights that sessions share on the processor.
+
+use super::{Scratch, load, refusals, settings};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+#[test]
+fn sessions_on_the_processor_share_weights() {
+    let Some(library) = refusals() else { return };
+    for name in ["mlp", "resnet8", "magika", "vww", "dscnn_kws"] {
+        // Its goldens are compared on a session that shares.
+        let loaded = load(name, settings(library, &["cpu"])).unwrap_or_else(|e| panic!("{e}"));
+        let description = loaded.engine.describe();
+        assert!(description.weights_shared, "{name}");
+        let file = std::fs::metadata(&loaded.manifest.file).unwrap().len() as usize;
+        let bytes = description.weight_bytes;
+        // The optimiser pads some, and folds others.
+        assert!(bytes > file / 2 && bytes < file * 2, "{name}: {bytes} bytes, the file {file}");
+        assert!(loaded.golden_rows > 0, "{name}");
+    }
+}
+
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The line that says ready of a server with `workers` workers.
+fn ready(dir: &Path, library: &Path, workers: usize) -> serde_json::Value {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_corelane"));
+    command.arg("serve").arg("--model").arg(dir).arg("--unpinned").arg(workers.to_string());
+    command.arg("--unix").arg(dir.join(format!("socket-{workers}")));
+    command.env("ORT_DYLIB_PATH", library).stdout(Stdio::piped()).stdin(Stdio::null());
+    let mut server = Server(command.spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line:?}"))
+}
+
+#[test]
+fn a_second_instance_has_no_weights_of_its_own() {
+    let Some(library) = refusals() else { return };
+    let models = std::env::var_os("CORELANE_SHARED_MODELS").map(PathBuf::from);
+    let models =
+        models.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/models"));
+    let Ok(file) = std::fs::canonicalize(models.join("resnet18.onnx")) else {
+        println!("skipped: no resnet18.onnx in {}", models.display());
+        return;
+    };
+    let scratch = Scratch::new("sharing");
+    let manifest = format!(
+        "engine = 'ort'\nname = 'large'\nfile = '{}'\nmax_batch_size = 1\n",
+        file.display()
+    );
+    std::fs::write(scratch.0.join("manifest.toml"), manifest).unwrap();
+    let (one, three) = (ready(&scratch.0, library, 1), ready(&scratch.0, library, 3));
+    let weights = three["models"][0]["memory"]["weight_bytes"].as_u64().unwrap();
+    assert_eq!(one["models"][0]["memory"]["weight_bytes"], weights, "shared, so not multiplied");
+    let resident = |ready: &serde_json::Value| ready["resident_bytes"].as_u64().unwrap();
+    let each = resident(&three).saturating_sub(resident(&one)) / 2;
+    println!(
+        "resnet18: {weights} bytes of weights; resident {} with one worker, {} with three: {each} for \
+         each more",
+        resident(&one),
+        resident(&three)
+    );
+    // With weights of its own, a worker would take them, and its intermediates besides.
+    assert!(each < weights, "{each} bytes for each more worker, the weights are {weights}");
+}
