@@ -339,6 +339,21 @@ fn the_sound_files_run() {
     }
 }
 
+/// Files that made our own code panic once, by damage to the sound ones.
+#[test]
+fn found_models() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/found");
+    let files: Vec<_> = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
+    assert!(!files.is_empty());
+    for file in files {
+        let bytes = std::fs::read(&file).unwrap();
+        for kind in [EngineKind::Plan, EngineKind::Tract] {
+            let (_, ours) = attempt(kind, &bytes);
+            assert!(ours.is_empty(), "{} with {}: {ours:?}", file.display(), kind.name());
+        }
+    }
+}
+
 #[test]
 fn damaged_models() {
     let mutants = std::env::var("CORELANE_FUZZ_MODELS").ok().and_then(|n| n.parse().ok());

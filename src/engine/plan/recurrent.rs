@@ -53,6 +53,11 @@ impl Layer {
         }
     }
 
+    /// Values of one row and one instant that it takes.
+    pub fn input_width(&self) -> usize {
+        self.input
+    }
+
     /// Bytes of packed weights.
     pub fn bytes(&self) -> usize {
         match &self.cell {

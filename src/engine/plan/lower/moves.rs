@@ -133,22 +133,24 @@ impl Lowering<'_> {
 
     pub(super) fn recurrent(&mut self, node: &Node, layer: &Recurrent) -> Result<(), EngineError> {
         let x = node.inputs[0];
-        let &[batch, time, _] = self.shape(x) else { return Err(rank_four()) };
+        let &[batch, time, width] = self.shape(x) else { return Err(rank_four()) };
+        let misfit = || {
+            let message = "weights of a recurrent layer don't fit it";
+            EngineError::new(EngineErrorKind::Malformed, message).at_node(&node.name)
+        };
         let packed = match self.shared.layers.get(&node.name) {
             // The initial state depends on the batch.
             Some(packed) if layer.h0.is_none() && layer.c0.is_none() => packed.clone(),
             _ => {
-                let packed = Layer::new(&self.shared.kernels, layer).ok_or_else(|| {
-                    EngineError::new(
-                        EngineErrorKind::Malformed,
-                        "weights of a recurrent layer don't fit it",
-                    )
-                })?;
+                let packed = Layer::new(&self.shared.kernels, layer).ok_or_else(misfit)?;
                 let packed = Arc::new(packed);
                 self.shared.layers.insert(node.name.clone(), packed.clone());
                 packed
             }
         };
+        if packed.input_width() != width {
+            return Err(misfit());
+        }
         // Time may come first in memory, and then it does in the result.
         let time_first = order::same(self.shape(x), &self.order_of(x), &[1, 0, 2]);
         let order = if time_first { [1, 0, 2] } else { [0, 1, 2] };

@@ -233,7 +233,7 @@ impl Expansion for Celu {
 
 /// A quotient (or remainder) of integers that is 0 where the divisor is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Divide(TypedBinOp);
+pub struct Divide(TypedBinOp);
 
 impl Op for Divide {
     fn name(&self) -> StaticName {
@@ -392,7 +392,7 @@ impl TypedOp for Lookup {
 
 /// One-hot rows, where an index outside sets nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Hot(OneHot);
+pub struct Hot(pub OneHot);
 
 impl Op for Hot {
     fn name(&self) -> StaticName {

@@ -9,7 +9,7 @@ use tract_onnx::pb::tensor_shape_proto::dimension::Value as Dim;
 use tract_onnx::pb::{AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, type_proto};
 use tract_onnx::prelude::*;
 use tract_onnx::tract_core::ops::konst::Const;
-use tract_onnx::tract_core::ops::{array, nn};
+use tract_onnx::tract_core::ops::{array, cnn, nn};
 
 /// Versions of the default operator set that are read: before the first, operators broadcast by
 /// attributes that would be read over; after the last, operators may have changed.
@@ -302,6 +302,19 @@ fn operator(model: &TypedModel, node: &TypedNode) -> Result<(), EngineError> {
     }
     if axes.iter().collect::<HashSet<_>>().len() < axes.len() {
         return refused(format!("operator {name} names an axis twice in {axes:?}"));
+    }
+    let spatial = |spec: &cnn::PoolSpec| {
+        spec.kernel_shape.len() + 1 + usize::from(spec.data_format.has_n()) == rank
+    };
+    let window = node.op_as::<cnn::Conv>().map(|op| &op.pool_spec);
+    let window = window.or_else(|| node.op_as::<cnn::MaxPool>().map(|op| &op.pool_spec));
+    let window = window.or_else(|| node.op_as::<cnn::SumPool>().map(|op| &op.pool_spec));
+    if let Some(spec) = window.filter(|spec| !spatial(spec)) {
+        let axes = spec.kernel_shape.len();
+        return refused(format!(
+            "operator {name} has a window of {axes} axes over a tensor with {rank}, not {}",
+            axes + 2
+        ));
     }
     if let Some(pad) = node.op_as::<array::Pad>() {
         // Negative amounts went through an unsigned type.

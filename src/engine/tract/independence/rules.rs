@@ -1,6 +1,7 @@
 //! What each operator does with rows that lie apart.
 
 use super::{Digit, State, Walk, shape, value};
+use crate::engine::tract::front::numerics;
 use tract_onnx::prelude::*;
 use tract_onnx::tract_core::ops::{self, array, cnn, nn};
 use tract_onnx::tract_hir::internal::*;
@@ -29,8 +30,9 @@ pub(super) fn apply(
     if let Some(einsum) = node.op_as::<ops::einsum::EinSum>() {
         return product(walk, node, einsum, states);
     }
-    if let Some(gather) = node.op_as::<array::Gather>() {
-        return gathered(walk, node, gather.axis, states);
+    let axis = node.op_as::<array::Gather>().map(|gather| gather.axis);
+    if let Some(axis) = axis.or_else(|| node.op_as::<numerics::Lookup>()?.axis()) {
+        return gathered(walk, node, axis, states);
     }
     if let Some(topk) = node.op_as::<array::Topk>() {
         let digit = kept(first, &[topk.axis], "it chooses among rows")?;
@@ -58,6 +60,7 @@ pub(super) fn apply(
     }
     let digit = if op.is::<ops::element_wise::ElementWiseOp>()
         || op.is::<ops::binary::TypedBinOp>()
+        || op.is::<numerics::Divide>()
         || op.is::<ops::cast::Cast>()
         || op.is::<ops::identity::Identity>()
         || op.is::<ops::logic::Iff>()
@@ -102,7 +105,9 @@ pub(super) fn apply(
         constant(&states[1..], "its diagonal")?;
         let rank = walk.many.outlet_fact(node.inputs[0])?.rank();
         kept(first, &[rank.saturating_sub(1), rank.saturating_sub(2)], "it cuts along the rows")?
-    } else if let Some(hot) = node.op_as::<array::OneHot>() {
+    } else if let Some(hot) =
+        node.op_as::<array::OneHot>().or_else(|| Some(&node.op_as::<numerics::Hot>()?.0))
+    {
         let mut digit = rows(first)?;
         digit.axis += usize::from(digit.axis >= hot.axis);
         digit
