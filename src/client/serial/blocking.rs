@@ -25,6 +25,9 @@ enum Wanted {
     Answer,
 }
 
+/// Takes an answer's bytes as they come: where they belong in it, and they themselves.
+type Output<'c> = dyn FnMut(usize, &[u8]) + 'c;
+
 /// One call of the client's, with what it has so far. What ends it is kept here, so that what drives it
 /// need only say whether it goes on: errors are large, and moving them up is code.
 struct Call<'c, E> {
@@ -40,7 +43,7 @@ struct Call<'c, E> {
     opening: Opening<'c>,
     walk: Walk,
     model: SerialModel,
-    output: Option<&'c mut dyn FnMut(usize, &[u8])>,
+    output: Option<&'c mut Output<'c>>,
     output_len: usize,
     answer: Option<SerialAnswer>,
     end: Option<SerialError<E>>,

@@ -40,7 +40,7 @@ const OPEN_HEAD_BYTES: usize = FRAME_PREFIX_BYTES + MODEL_NAME_LEN_MAX + ENCODIN
 /// Bytes given to a port at a time.
 const LINE_BYTES: usize = 32;
 const _: () = assert!(FRAME_PREFIX_BYTES + NAME.len() + 4 <= HEAD_BYTES);
-const _: () = assert!(FRAME_PREFIX_BYTES + 1 + 5 + 3 + 3 + 5 + 1 <= HEAD_BYTES);
+const _: () = assert!(FRAME_PREFIX_BYTES + (1 + 5 + 3 + 3 + 5 + 1) <= HEAD_BYTES);
 
 /// What received bytes meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
