@@ -115,7 +115,7 @@ fn inner(kind: &str, number: u64) -> Option<&'static str> {
         ("model", 8) => "opset",
         ("graph", 1) => "node",
         ("graph", 5) => "tensor",
-        ("graph", 11 | 12 | 13) => "value",
+        ("graph", 11..=13) => "value",
         ("node", 5) => "attribute",
         ("attribute", 5) => "tensor",
         ("attribute", 6) => "graph",
