@@ -156,7 +156,7 @@ fn an_index_outside_spoils_its_own_row_alone() {
     );
     let fixed = model(
         &[
-            constant("i", INT64, &[3], &integers(&[1, -1, 5])),
+            constant("i", INT64, &[3], integers(&[1, -1, 5])),
             with_int(node("Gather", &["x", "i"], "y"), "axis", 1),
         ],
         &[tensor("x", &data)],
@@ -164,7 +164,7 @@ fn an_index_outside_spoils_its_own_row_alone() {
     );
     let table: Vec<f32> = (0..6).map(|i| i as f32).collect();
     let lookup = model(
-        &[constant("t", FLOAT, &[3, 2], &floats(&table)), node("Gather", &["t", "i"], "y")],
+        &[constant("t", FLOAT, &[3, 2], floats(&table)), node("Gather", &["t", "i"], "y")],
         &[typed_tensor("i", INT64, &[BATCH])],
         &[tensor("y", &[BATCH, Axis::Len(2)])],
     );
@@ -209,8 +209,8 @@ fn a_one_hot_index_outside_sets_nothing() {
         let out = if axis == 1 { [4, 2] } else { [2, 4] };
         let file = model(
             &[
-                constant("depth", INT64, &[1], &integers(&[4])),
-                constant("values", FLOAT, &[2], &floats(&[-1.0, 2.0])),
+                constant("depth", INT64, &[1], integers(&[4])),
+                constant("values", FLOAT, &[2], floats(&[-1.0, 2.0])),
                 with_int(node("OneHot", &["i", "depth", "values"], "y"), "axis", axis),
             ],
             &[typed_tensor("i", INT64, &[BATCH, Axis::Len(2)])],
