@@ -355,5 +355,37 @@ pub fn trim() {
     }
 }
 
+/// Lets go of this program's instructions that are in memory; those that run again are mapped again, from
+/// the file. After loading: reading models is most of the code, and it does not run again.
+///
+/// Where a debugger follows the process, its breakpoints are in these pages, and they stay.
+pub fn release_code() {
+    #[cfg(target_os = "linux")]
+    {
+        let text = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+        let followed = text("/proc/self/status")
+            .lines()
+            .any(|line| line.strip_prefix("TracerPid:").is_some_and(|pid| pid.trim() != "0"));
+        let maps = text("/proc/self/maps");
+        let here = release_code as fn() as usize;
+        let code = maps.lines().filter_map(instructions).find(|range| range.contains(&here));
+        if let (Some(range), false) = (code, followed) {
+            // SAFETY: a private mapping of a file that is not writable, so each page comes back as it is
+            // in the file when it is touched next.
+            let _ = unsafe { madvise(range.start as *mut _, range.len(), Advice::LinuxDontNeed) };
+        }
+    }
+}
+
+/// The addresses of a line of `/proc/self/maps`, if it is of a file's instructions.
+#[cfg(target_os = "linux")]
+fn instructions(line: &str) -> Option<std::ops::Range<usize>> {
+    let mut words = line.split_whitespace();
+    let (start, end) = words.next()?.split_once('-')?;
+    let of_file = words.next() == Some("r-xp") && words.nth(3)?.starts_with('/');
+    let number = |hex| usize::from_str_radix(hex, 16).ok();
+    of_file.then_some(number(start)?..number(end)?)
+}
+
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,7 @@ use crate::exit::{Code, Exit};
 use crate::models;
 use corelane::config::{Config, ModelEntry, OnLoadError, Workers};
 use corelane::runtime::{BuildError, ModelSetup, Runtime, RuntimeBuilder};
+use corelane::sys::region;
 use serde::Serialize;
 
 /// A model that can't be served, and why the others are.
@@ -45,6 +46,8 @@ pub fn build(config: &Config) -> Result<(Runtime, Vec<NotServed>), Exit> {
             Err(error) => return Err(error),
         }
     }
+    // Before workers warm up, so that what serves is in memory again when they are ready.
+    region::release_code();
     loop {
         if setups.is_empty() && !config.models.is_empty() {
             return Err(Exit::new(Code::Config, "no model can be served"));

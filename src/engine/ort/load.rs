@@ -109,6 +109,18 @@ fn build(
     })
 }
 
+/// Whether the graph shows that rows are independent. The library does not show its graph; the front end of
+/// the other engines reads the same file.
+fn follow_rows(
+    recipe: &Recipe,
+    interface: &Interface,
+    batch_sizes: &[usize],
+) -> Result<(), String> {
+    let bound: Vec<(String, f64)> =
+        interface.inputs.iter().filter_map(|i| Some((i.name.clone(), i.constant?))).collect();
+    front::follow_rows(&recipe.bytes, &recipe.bind_axes, &bound, batch_sizes)
+}
+
 fn build_engine(
     recipe: &mut Recipe,
     interface: Interface,
@@ -137,10 +149,12 @@ fn build_engine(
     {
         report.engines = cache::engines(dir);
     }
+    let batch_sizes = if signature.batched { batch_sizes.to_vec() } else { vec![1] };
+    let independence =
+        if signature.batched { follow_rows(recipe, &interface, &batch_sizes) } else { Ok(()) };
     if recipe.only_cpu() {
         share_weights(recipe, &interface, &signature, &optimised);
     }
-    let batch_sizes = if signature.batched { batch_sizes.to_vec() } else { vec![1] };
     let mut engine = OrtEngine {
         backend: BackendReport {
             backend_wanted: recipe.settings.providers.iter().map(Wanted::to_string).collect(),
@@ -158,16 +172,8 @@ fn build_engine(
         signature,
         batch_sizes,
         placement,
-        independence: Ok(()),
+        independence,
     };
-    if engine.signature.batched {
-        // The library does not show its graph; the front end of the other engines reads the same file.
-        let Recipe { bytes, bind_axes, .. } = &engine.recipe;
-        let bound: Vec<(String, f64)> = (engine.interface.inputs.iter())
-            .filter_map(|i| Some((i.name.clone(), i.constant?)))
-            .collect();
-        engine.independence = front::follow_rows(bytes, bind_axes, &bound, &engine.batch_sizes);
-    }
     if engine.placement.providers().keys().any(|&name| name != Provider::Cpu.ort_name()) {
         let (cpu, _) = time_first_plan(&engine, &engine.recipe.on_cpu())?;
         let (got, pinned) = time_first_plan(&engine, &engine.recipe)?;
