@@ -62,7 +62,7 @@ enum Told<'a> {
 }
 
 /// One client of one line. `R` holds one received frame and `T` the unacknowledged bytes: arrays,
-/// or borrowed slices. [`LINK_FRAME_BYTES_MIN`](crate::limits::LINK_FRAME_BYTES_MIN) bytes suffice for
+/// or borrowed slices. [`LINK_FRAME_BYTES_MIN`] bytes suffice for
 /// each; about 256 and 512 keep the line busy.
 #[derive(Debug)]
 pub struct SerialClient<C: Clock, R, T> {

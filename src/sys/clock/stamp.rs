@@ -147,8 +147,8 @@ fn kernel_uses_counter() -> bool {
         && std::fs::read_to_string(path).is_ok_and(|name| Some(name.trim()) == COUNTER)
 }
 
-/// The present on [`now`](super::now)'s clock, for the stages of a request: see the
-/// [module](self) for what it is good for.
+/// The present on [`now`](super::now)'s clock, to some tens of nanoseconds, and perhaps from before the last
+/// few instructions are finished: good for a request's stages, not for a benchmark.
 #[inline]
 pub fn stamp() -> Nanos {
     let anchor = ANCHOR.get();
