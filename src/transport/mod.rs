@@ -45,6 +45,7 @@ mod arrivals;
 mod conn;
 mod desk;
 mod fault;
+mod instants;
 mod io;
 mod link;
 mod listen;

@@ -1,19 +1,15 @@
 //! The requests that the I/O thread holds: by slot, and by deadline.
 
 use super::Served;
+use super::instants::Instants;
 use crate::queue::{Completion, Done, Ticket};
 use crate::units::{Micros, Nanos, RequestId};
-
-/// Not in the heap.
-const NOWHERE: u32 = u32::MAX;
 
 /// A request that was handed to a queue.
 #[derive(Debug)]
 struct Entry {
     ticket: Option<Ticket>,
     held: Held,
-    /// Position in the heap of deadlines.
-    heap: u32,
 }
 
 /// What is known of a request besides its ticket.
@@ -28,13 +24,13 @@ pub(super) struct Held {
     pub view: Option<u8>,
 }
 
-/// One entry for each slot of each model, so nothing here grows; and a binary heap of the entries
-/// with a deadline, in which each knows its position, so that a request leaves it when it ends.
+/// One entry for each slot of each model, so nothing here grows; and the deadlines of those that have one,
+/// which a request leaves when it ends.
 #[derive(Debug)]
 pub(super) struct Table {
     bases: Box<[u32]>,
     entries: Box<[Entry]>,
-    heap: Vec<u32>,
+    deadlines: Instants,
     held: usize,
 }
 
@@ -55,8 +51,8 @@ impl Table {
         };
         Table {
             bases: bases.into(),
-            entries: (0..end).map(|_| Entry { ticket: None, held, heap: NOWHERE }).collect(),
-            heap: Vec::with_capacity(end as usize),
+            entries: (0..end).map(|_| Entry { ticket: None, held }).collect(),
+            deadlines: Instants::new(end as usize),
             held: 0,
         }
     }
@@ -70,20 +66,16 @@ impl Table {
         let deadline = ticket.deadline();
         let entry = &mut self.entries[at as usize];
         debug_assert!(entry.ticket.is_none(), "a leased slot has no ticket");
-        *entry = Entry { ticket: Some(ticket), held, heap: NOWHERE };
+        *entry = Entry { ticket: Some(ticket), held };
         self.held += 1;
         if deadline != Nanos(u64::MAX) {
-            let position = self.heap.len();
-            self.heap.push(at);
-            self.entries[at as usize].heap = position as u32;
-            self.sift_up(position);
+            self.deadlines.set(at, deadline);
         }
         at
     }
     /// Takes a request out.
     pub fn remove(&mut self, at: u32) -> Option<(Ticket, Held)> {
-        // The heap compares deadlines of tickets, so the entry leaves it with its ticket in place.
-        self.forget_deadline(at);
+        self.deadlines.remove(at);
         let entry = &mut self.entries[at as usize];
         let ticket = entry.ticket.take()?;
         self.held -= 1;
@@ -122,59 +114,10 @@ impl Table {
     }
     /// The earliest deadline.
     pub fn next_deadline(&self) -> Option<Nanos> {
-        self.heap.first().map(|&at| self.deadline(at))
+        self.deadlines.first().map(|(_, deadline)| deadline)
     }
     /// A request whose deadline has passed.
     pub fn expired(&self, now: Nanos) -> Option<u32> {
-        self.heap.first().copied().filter(|&at| self.deadline(at) <= now)
-    }
-
-    fn deadline(&self, at: u32) -> Nanos {
-        self.entries[at as usize].ticket.as_ref().map_or(Nanos(0), Ticket::deadline)
-    }
-    fn forget_deadline(&mut self, at: u32) {
-        let position = std::mem::replace(&mut self.entries[at as usize].heap, NOWHERE);
-        if position == NOWHERE {
-            return;
-        }
-        let position = position as usize;
-        self.heap.swap_remove(position);
-        if let Some(&moved) = self.heap.get(position) {
-            self.entries[moved as usize].heap = position as u32;
-            self.sift_up(position);
-            self.sift_down(self.entries[moved as usize].heap as usize);
-        }
-    }
-    fn swap(&mut self, a: usize, b: usize) {
-        self.heap.swap(a, b);
-        self.entries[self.heap[a] as usize].heap = a as u32;
-        self.entries[self.heap[b] as usize].heap = b as u32;
-    }
-    fn sift_up(&mut self, mut at: usize) {
-        while at > 0 {
-            let parent = (at - 1) / 2;
-            if self.deadline(self.heap[parent]) <= self.deadline(self.heap[at]) {
-                return;
-            }
-            self.swap(at, parent);
-            at = parent;
-        }
-    }
-    fn sift_down(&mut self, mut at: usize) {
-        loop {
-            let mut least = at;
-            for child in [2 * at + 1, 2 * at + 2] {
-                if child < self.heap.len()
-                    && self.deadline(self.heap[child]) < self.deadline(self.heap[least])
-                {
-                    least = child;
-                }
-            }
-            if least == at {
-                return;
-            }
-            self.swap(at, least);
-            at = least;
-        }
+        self.deadlines.first().filter(|(_, deadline)| *deadline <= now).map(|(at, _)| at)
     }
 }

@@ -56,13 +56,7 @@ proptest! {
             }
             let first = truth.iter().flatten().min();
             prop_assert!(first.is_none_or(|first| timers.next().is_some_and(|n| n <= *first)));
-            // The heap is one, and knows its places.
-            for (place, &conn) in timers.heap.iter().enumerate() {
-                prop_assert_eq!(timers.entries[conn as usize].place as usize, place);
-                prop_assert!(place == 0 || timers.at((place - 1) / 2) <= timers.at(place));
-            }
-            let inside = timers.entries.iter().filter(|entry| entry.place != NOWHERE).count();
-            prop_assert_eq!(inside, timers.heap.len());
+            timers.0.check();
         }
         // No connection is looked at more often than a timer of it was set, or set anew.
         prop_assert!(looks <= 2 * set, "{} looks for {} settings", looks, set);
