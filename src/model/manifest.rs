@@ -421,12 +421,17 @@ fn cores(group: &Table<'_>) -> Result<InstanceGroup, TomlError> {
     }
 }
 
+/// The class names in the text of a file of them: one a line, blanks at its end not counted.
+pub fn labels_of(text: &str) -> Vec<String> {
+    text.lines().map(|line| line.trim_end().to_string()).collect()
+}
+
 fn labels(t: &Table<'_>, dir: &Path) -> Result<Vec<String>, ModelError> {
     let labels = match t.text_or_texts("labels")? {
         None => return Ok(vec![]),
         Some(Scalar::Text(file)) => {
             let text = read_text(&dir.join(file), "the labels")?;
-            text.lines().map(|line| line.trim_end().to_string()).collect()
+            labels_of(&text)
         }
         Some(Scalar::Texts(list)) => list,
         Some(Scalar::Integers(_)) => vec![],

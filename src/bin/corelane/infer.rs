@@ -7,10 +7,12 @@ use crate::target::{Answered, End, Target, Treatment};
 use crate::{link, tensors};
 use corelane::client::TensorInfo;
 use corelane::config::ModelEntry;
+use corelane::limits::TEXT_FILE_BYTES_MAX;
 use corelane::model::Manifest;
+use corelane::model::manifest::labels_of;
 use corelane::model::npy::Array;
 use corelane::runtime::Runtime;
-use corelane::sys::affinity;
+use corelane::sys::{affinity, files};
 use corelane::units::{Micros, Priority, Receipt};
 use serde::Serialize;
 use std::ops::Range;
@@ -92,8 +94,8 @@ fn given_labels(args: &InferArgs) -> Result<Option<Vec<String>>, Exit> {
     let labels: Vec<String> = if path.is_dir() {
         Manifest::read(&path.join("manifest.toml")).map_err(|e| wrong(&e))?.labels
     } else {
-        let text = std::fs::read_to_string(path).map_err(|e| wrong(&e))?;
-        text.lines().map(|line| line.trim().to_owned()).collect()
+        let text = files::read_any_text(path, TEXT_FILE_BYTES_MAX).map_err(|e| wrong(&e))?;
+        labels_of(&text)
     };
     if labels.is_empty() || labels.iter().any(String::is_empty) {
         return Err(wrong(&"there must be labels, and none may be empty"));

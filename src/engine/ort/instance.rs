@@ -4,6 +4,7 @@ use super::interface::{Input, Interface};
 use super::session::{Live, Pinned, Recipe, Tensor, engine_error};
 use crate::engine::{EngineError, EngineErrorKind, Instance, PlanIndex, RunError};
 use crate::model::signature::Signature;
+use crate::sys::region;
 use crate::units::DType;
 use ort::AsPointer;
 use ort::session::{IoBinding, Session};
@@ -128,18 +129,9 @@ impl OrtInstance {
             plans.push(plan(&session, pinned.as_ref(), &inputs, &names, signature, rows)?);
         }
         let pinned = pinned.is_some();
-        give_back();
+        // What making a session took: the model's file, parsed, twice over.
+        region::trim();
         Ok(OrtInstance { plans, names, bools, device, pinned, session })
-    }
-}
-
-/// Gives the memory back to the system that making a session took: the model's file, parsed, twice over.
-/// The C library would keep it for each thread that makes one.
-fn give_back() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: it may be called by any thread at any time.
-    unsafe {
-        libc::malloc_trim(0);
     }
 }
 

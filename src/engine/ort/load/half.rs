@@ -13,6 +13,7 @@ use crate::engine::{
 };
 use crate::limits::MODEL_FILE_BYTES_MAX;
 use crate::model::signature::{Signature, TensorSpec};
+use crate::sys::files;
 use std::path::PathBuf;
 
 /// Where half precision comes from.
@@ -44,7 +45,10 @@ pub fn wanted(settings: &OrtSettings) -> Result<Option<Half>, EngineError> {
             let (path, max) = (path.clone(), MODEL_FILE_BYTES_MAX);
             return Err(PrecisionError::TooLarge { path, bytes, max }.into());
         }
-        return Ok(Some(Half::File(path.clone(), std::fs::read(path).map_err(io)?)));
+        return Ok(Some(Half::File(
+            path.clone(),
+            files::read(path, MODEL_FILE_BYTES_MAX).map_err(io)?,
+        )));
     }
     if settings.providers.iter().any(|w| w.provider == Provider::TensorRt) {
         return Ok(Some(Half::TensorRt));
