@@ -14,6 +14,8 @@ mod recurrent;
 #[path = "front/verify.rs"]
 mod verify;
 
+pub(super) use verify::window;
+
 use super::independence;
 use crate::engine::{EngineError, EngineErrorKind, quiet};
 use crate::limits::{BATCH_ROWS_MAX, ROW_AXES_MAX, TENSOR_NAME_LEN_MAX, TENSORS_MAX};
@@ -63,7 +65,6 @@ pub fn parse(
     let proto = guarded("parsing the file", || onnx.proto_model_for_read(&mut &bytes[..]))
         .map_err(malformed)?;
     verify::file(&proto)?;
-    recurrent::refuse_what_is_ignored(&proto)?;
     let mut model =
         guarded("parsing the file", || onnx.model_for_proto_model(&proto)).map_err(malformed)?;
     refuse_unimplemented(&model)?;

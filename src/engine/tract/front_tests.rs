@@ -65,18 +65,12 @@ fn a_bound_batch_makes_a_model_of_one_row() {
 
 #[test]
 fn recurrent_attributes_that_would_be_ignored_are_refused() {
-    use tract_onnx::pb::{AttributeProto, GraphProto, ModelProto, NodeProto};
-    let model = |op_type: &str, attribute: AttributeProto| ModelProto {
-        graph: Some(GraphProto {
-            node: vec![NodeProto {
-                name: "rnn_1".into(),
-                op_type: op_type.into(),
-                attribute: vec![attribute],
-                ..NodeProto::default()
-            }],
-            ..GraphProto::default()
-        }),
-        ..ModelProto::default()
+    use tract_onnx::pb::{AttributeProto, NodeProto};
+    let node = |op_type: &str, attribute: AttributeProto| NodeProto {
+        name: "rnn_1".into(),
+        op_type: op_type.into(),
+        attribute: vec![attribute],
+        ..NodeProto::default()
     };
     let named = |name: &str| AttributeProto { name: name.into(), ..AttributeProto::default() };
     let direction = |s: &str| AttributeProto { s: s.into(), ..named("direction") };
@@ -92,7 +86,7 @@ fn recurrent_attributes_that_would_be_ignored_are_refused() {
         ("LSTM", AttributeProto { i: 1, ..named("input_forget") }, "input_forget"),
     ];
     for (op_type, attribute, said) in refused {
-        let error = recurrent::refuse_what_is_ignored(&model(op_type, attribute)).unwrap_err();
+        let error = recurrent::refuse_what_is_ignored(&node(op_type, attribute)).unwrap_err();
         assert_eq!(error.kind(), EngineErrorKind::UnsupportedOperator);
         let text = error.to_string();
         assert!(text.contains(said) && text.contains("rnn_1") && text.contains(op_type), "{text}");
@@ -104,6 +98,6 @@ fn recurrent_attributes_that_would_be_ignored_are_refused() {
         ("Conv", direction("reverse")),
     ];
     for (op_type, attribute) in taken {
-        recurrent::refuse_what_is_ignored(&model(op_type, attribute)).unwrap();
+        recurrent::refuse_what_is_ignored(&node(op_type, attribute)).unwrap();
     }
 }

@@ -22,7 +22,9 @@ const STEPS_PER_NODE_MAX: usize = 64;
 /// `Limit` where constants make too much, with the node; `Untyped` where inference fails.
 pub(super) fn infer(model: &mut InferenceModel) -> Result<(), EngineError> {
     let mut open: BTreeSet<usize> = (0..model.nodes().len()).collect();
+    // Bytes of each node, and of all; a sum over the limit ends this at once.
     let mut folded = vec![0u64; model.nodes().len()];
+    let mut total = 0u64;
     let mut steps = open.len().saturating_mul(STEPS_PER_NODE_MAX);
     while let Some(id) = open.pop_first() {
         if steps == 0 {
@@ -33,8 +35,8 @@ pub(super) fn infer(model: &mut InferenceModel) -> Result<(), EngineError> {
         }
         steps -= 1;
         let name = model.node(id).name.clone();
-        folded[id] = weigh(model, id).map_err(|e| e.at_node(&name))?;
-        let total = folded.iter().fold(0u64, |sum, &n| sum.saturating_add(n));
+        let bytes = weigh(model, id).map_err(|e| e.at_node(&name))?;
+        total = (total - std::mem::replace(&mut folded[id], bytes)).saturating_add(bytes);
         if total > GRAPH_FOLDED_BYTES_MAX {
             return Err(EngineError::new(
                 EngineErrorKind::Limit,

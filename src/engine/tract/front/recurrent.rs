@@ -1,30 +1,23 @@
 //! What the graph library reads over in recurrent operators: it would compute something else without
 //! a word, so it is refused.
 
-use crate::engine::{EngineError, EngineErrorKind};
-use tract_onnx::pb::{AttributeProto, ModelProto, NodeProto};
+use super::verify::unsupported;
+use crate::engine::EngineError;
+use tract_onnx::pb::{AttributeProto, NodeProto};
 
-/// Refuses recurrent nodes with an attribute that would be ignored.
+/// Refuses a recurrent node with an attribute that would be ignored.
 ///
 /// # Errors
 /// `UnsupportedOperator`, with the node and the attribute.
-pub(super) fn refuse_what_is_ignored(model: &ModelProto) -> Result<(), EngineError> {
-    let nodes = model.graph.iter().flat_map(|graph| &graph.node);
-    for node in nodes {
-        let Some(activations) = default_activations(node) else { continue };
-        let ignored = node.attribute.iter().find_map(|a| ignored(a, activations));
-        if let Some(what) = ignored {
-            return Err(EngineError::new(
-                EngineErrorKind::UnsupportedOperator,
-                format!(
-                    "operator {} with {what} is not supported; export the model without it",
-                    node.op_type
-                ),
-            )
-            .at_node(&node.name));
-        }
+pub(super) fn refuse_what_is_ignored(node: &NodeProto) -> Result<(), EngineError> {
+    let Some(activations) = default_activations(node) else { return Ok(()) };
+    match node.attribute.iter().find_map(|a| ignored(a, activations)) {
+        Some(what) => Err(unsupported(
+            node,
+            &format!("with {what} is not supported; export the model without it"),
+        )),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// The activations of one direction that ONNX has where none are given; `None` if the node is not

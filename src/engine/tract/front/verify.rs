@@ -1,7 +1,7 @@
 //! What is wrong with a file, or would be read over, before the graph library sees it, and what is wrong
 //! with a typed graph before anything of its size is made.
 
-use super::{dtype_of, internal};
+use super::{dtype_of, internal, recurrent};
 use crate::engine::{EngineError, EngineErrorKind};
 use crate::limits::{GRAPH_NODES_COUNT_MAX, GRAPH_TENSOR_BYTES_MAX};
 use std::collections::HashSet;
@@ -22,7 +22,8 @@ fn malformed(message: String) -> EngineError {
     EngineError::new(EngineErrorKind::Malformed, message)
 }
 
-fn unsupported(node: &NodeProto, what: &str) -> EngineError {
+/// The error of an operator that is `what`.
+pub(super) fn unsupported(node: &NodeProto, what: &str) -> EngineError {
     let message = format!("operator {} {what}", node.op_type);
     EngineError::new(EngineErrorKind::UnsupportedOperator, message).at_node(called(node))
 }
@@ -173,6 +174,7 @@ fn node(node: &NodeProto) -> Result<(), EngineError> {
             ),
         ));
     }
+    recurrent::refuse_what_is_ignored(node)?;
     let mut seen = HashSet::new();
     if let Some(again) = node.attribute.iter().find(|a| !seen.insert(&a.name)) {
         return Err(unsupported(node, &format!("has the attribute {:?} twice", again.name)));
@@ -268,6 +270,15 @@ pub(super) fn typed(model: &TypedModel) -> Result<(), EngineError> {
     Ok(())
 }
 
+/// The window of a convolution or a pool.
+pub(in crate::engine::tract) fn window(node: &TypedNode) -> Option<&cnn::PoolSpec> {
+    let conv = node.op_as::<cnn::Conv>().map(|op| &op.pool_spec);
+    let deconv = || node.op_as::<cnn::Deconv>().map(|op| &op.pool_spec);
+    let max = || node.op_as::<cnn::MaxPool>().map(|op| &op.pool_spec);
+    let sum = || node.op_as::<cnn::SumPool>().map(|op| &op.pool_spec);
+    conv.or_else(deconv).or_else(max).or_else(sum)
+}
+
 /// Axes that the graph library does not check.
 fn operator(model: &TypedModel, node: &TypedNode) -> Result<(), EngineError> {
     let Some(input) = node.inputs.first() else { return Ok(()) };
@@ -306,10 +317,7 @@ fn operator(model: &TypedModel, node: &TypedNode) -> Result<(), EngineError> {
     let spatial = |spec: &cnn::PoolSpec| {
         spec.kernel_shape.len() + 1 + usize::from(spec.data_format.has_n()) == rank
     };
-    let window = node.op_as::<cnn::Conv>().map(|op| &op.pool_spec);
-    let window = window.or_else(|| node.op_as::<cnn::MaxPool>().map(|op| &op.pool_spec));
-    let window = window.or_else(|| node.op_as::<cnn::SumPool>().map(|op| &op.pool_spec));
-    if let Some(spec) = window.filter(|spec| !spatial(spec)) {
+    if let Some(spec) = window(node).filter(|spec| !spatial(spec)) {
         let axes = spec.kernel_shape.len();
         return refused(format!(
             "operator {name} has a window of {axes} axes over a tensor with {rank}, not {}",

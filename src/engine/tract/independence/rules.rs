@@ -1,7 +1,7 @@
 //! What each operator does with rows that lie apart.
 
 use super::{Digit, State, Walk, shape, value};
-use crate::engine::tract::front::numerics;
+use crate::engine::tract::front::{numerics, window};
 use tract_onnx::prelude::*;
 use tract_onnx::tract_core::ops::{self, array, cnn, nn};
 use tract_onnx::tract_hir::internal::*;
@@ -41,16 +41,9 @@ pub(super) fn apply(
     }
     if let Some(pool) = node.op_as::<cnn::MaxPool>() {
         ensure!(pool.with_index_outputs.is_none(), "its indices count over the whole batch");
-        return image(node, &pool.pool_spec, states);
     }
-    if let Some(pool) = node.op_as::<cnn::SumPool>() {
-        return image(node, &pool.pool_spec, states);
-    }
-    if let Some(conv) = node.op_as::<cnn::Conv>() {
-        return image(node, &conv.pool_spec, states);
-    }
-    if let Some(conv) = node.op_as::<cnn::Deconv>() {
-        return image(node, &conv.pool_spec, states);
+    if let Some(spec) = window(node) {
+        return image(node, spec, states);
     }
     if op.is::<ops::lstm_cell::LstmEpilogue>() || op.is::<ops::gru_cell::GruEpilogue>() {
         let digit = aligned(walk, node, states)?;
