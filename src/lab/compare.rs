@@ -437,7 +437,7 @@ impl Gate {
     /// Whether every rule is about a metric that the runs have; `file` is the gate's name.
     ///
     /// # Errors
-    /// One is not, most likely by a slip: with the metric that was most likely meant.
+    /// One is not, most likely by a slip; the error has those that there are.
     pub fn check(&self, file: &str, comparison: &Comparison) -> Result<(), UnknownMetric> {
         let known = |metric: &str| {
             let rule = Rule { series: None, metric: metric.into(), max_percent: 0.0 };

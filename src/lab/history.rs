@@ -27,6 +27,11 @@ pub struct Row {
     pub valid: bool,
 }
 
+/// What the `n`-th run is called: its label, or its number.
+fn label(n: usize, run: &Run) -> String {
+    if run.label.is_empty() { (n + 1).to_string() } else { run.label.clone() }
+}
+
 impl History {
     /// Reads every run's folder in `dir`; what is no run is passed over.
     ///
@@ -70,7 +75,7 @@ impl History {
     pub fn of(&self, metric: &str) -> Vec<Row> {
         let mut rows = Vec::new();
         for (n, (folder, run)) in self.0.iter().enumerate() {
-            let label = if run.label.is_empty() { (n + 1).to_string() } else { run.label.clone() };
+            let label = label(n, run);
             for series in &run.series {
                 if let Some(spread) = series.summary.get(metric) {
                     rows.push(Row {
@@ -91,13 +96,8 @@ impl History {
         let rows = self.of(metric);
         let names: BTreeSet<&str> = rows.iter().map(|r| r.series.as_str()).collect();
         // Two runs may have the same label; each has a place of its own.
-        let places: Vec<String> = (self.0.iter().enumerate())
-            .map(
-                |(n, (_, r))| {
-                    if r.label.is_empty() { (n + 1).to_string() } else { r.label.clone() }
-                },
-            )
-            .collect();
+        let places: Vec<String> =
+            self.0.iter().enumerate().map(|(n, (_, run))| label(n, run)).collect();
         let data: Vec<_> = names
             .iter()
             .map(|name| {
