@@ -3,7 +3,8 @@
 //!
 //! It answers `GET` and `HEAD` of `/metrics` and closes the connection. Where all connections are taken, the
 //! newest gets the place of the one that has kept it longest, one that has not said what it wants before one
-//! that is being answered; so clients that say nothing, or take nothing, keep nobody out. Where the system has no descriptor, it is asked again later.
+//! that is being answered; so clients that say nothing, or take nothing, keep nobody out. Where the system has
+//! no descriptor, it is asked again later.
 
 use crate::limits::{
     LINGER_MS_MAX, METRICS_CONNECTIONS_MAX, METRICS_HEAD_BYTES_MAX, METRICS_PATIENCE_MS_MAX,

@@ -461,8 +461,8 @@ impl ModelQueue {
     }
 
     /// Takes requests of up to `rows_max` rows in all, highest priority first, oldest first within
-    /// a level, and gives each to `f`. A request that would go over `rows_max` stays at the head of its level, unless it is the first: a request of
-    /// more rows than are worth batching must run all the same.
+    /// a level, and gives each to `f`. A request that would go over `rows_max` stays at the head of its
+    /// level, unless it is the first: a request of more rows than are worth batching must run all the same.
     ///
     /// `worker` is the caller's number, of those in [`QueueSpec::workers`]; only one thread at a time
     /// takes, and ends what it took, under it.

@@ -435,7 +435,7 @@ impl<'q> Work<'q> {
     /// The spans of its inputs and its payload.
     pub fn input(&self) -> (&'q [Span], &[u8]) {
         let layout = self.input_layout();
-        // SAFETY: the worker owns the slot (it popped the index, and has not completed it), so nobody writes; rows was
+        // SAFETY: the worker owns the slot (popped, not completed), so nobody writes; rows was
         // checked against the slot's size at submission.
         let payload = unsafe {
             std::slice::from_raw_parts(self.queue.pool.input_ptr(self.index), layout.bytes)
@@ -446,7 +446,7 @@ impl<'q> Work<'q> {
     /// What the engine wrote.
     pub fn output(&self) -> &[u8] {
         let bytes = self.output_layout().bytes;
-        // SAFETY: the worker owns the slot (it popped the index, and has not completed it) and writes to it only through
+        // SAFETY: the worker owns the slot (popped, not completed) and writes to it only through
         // `&mut self`; rows was checked against the slot's size at submission.
         unsafe { std::slice::from_raw_parts(self.queue.pool.output_ptr(self.index), bytes) }
     }
@@ -454,7 +454,7 @@ impl<'q> Work<'q> {
     /// The spans of its outputs and the bytes to write; those between spans are zero.
     pub fn output_mut(&mut self) -> (&'q [Span], &mut [u8]) {
         let layout = self.output_layout();
-        // SAFETY: the worker owns the slot (it popped the index, and has not completed it) and `&mut self` is its only
+        // SAFETY: the worker owns the slot (popped, not completed) and `&mut self` is its only
         // token; rows was checked against the slot's size at submission.
         let payload = unsafe {
             std::slice::from_raw_parts_mut(self.queue.pool.output_ptr(self.index), layout.bytes)
@@ -487,7 +487,7 @@ impl<'q> Work<'q> {
         // Makes zero what is between them.
         self.output_mut();
         let inputs: heapless::Vec<&[u8], TENSORS_MAX> = (self.input_layout().spans.iter())
-            // SAFETY: the worker owns the slot (it popped the index, and has not completed it), so nobody writes its
+            // SAFETY: the worker owns the slot (popped, not completed), so nobody writes its
             // input; the spans lie inside the slot, since rows was checked at submission.
             .map(|s| unsafe { std::slice::from_raw_parts(input.add(s.offset), s.len) })
             .collect();

@@ -25,10 +25,10 @@
 //!   told where a GPU's memory does not suffice.
 //!
 //! What only a GPU can show (everything that `cuda` and `tensorrt` do, pinned memory for requests, the engine
-//! cache, memory that does not suffice) is written after the library's documentation and has not been run on one yet; `tests/ort/gpu.rs`
-//! has the tests, which say why they are skipped. Not there: CUDA graphs. A captured graph
-//! reads and writes fixed addresses on the device, and the interface of the oldest supported version (1.17)
-//! copies bound host tensors to new ones.
+//! cache, memory that does not suffice) is written after the library's documentation and has not been run on
+//! one yet; `tests/ort/gpu.rs` has the tests, which say why they are skipped. Not there: CUDA graphs. A
+//! captured graph reads and writes fixed addresses on the device, and the interface of the oldest supported
+//! version (1.17) copies bound host tensors to new ones.
 //!
 //! Without the feature `ort` the settings are read and the library can be probed, but no model is loaded.
 

@@ -32,9 +32,10 @@ pub struct Weights {
     bytes: usize,
 }
 
-// SAFETY: tensors are of the heap (no counted pointer is in them), and written in `read`, before anyone else sees them; after that they are only read, by us
-// and by ONNX Runtime, which lets sessions share them. ONNX Runtime's values and its container of packed
-// weights (which has a lock of its own) are tied to no thread; a file isn't either.
+// SAFETY: tensors are of the heap (no counted pointer is in them), and written in `read`, before anyone else
+// sees them; after that they are only read, by us and by ONNX Runtime, which lets sessions share them. ONNX
+// Runtime's values and its container of packed weights (which has a lock of its own) are tied to no thread;
+// a file isn't either.
 unsafe impl Send for Weights {}
 // SAFETY: as above; `&self` gives no way to write.
 unsafe impl Sync for Weights {}
