@@ -102,6 +102,8 @@ pub const TEXT_FILE_BYTES_MAX: u64 = 1024 * 1024;
 pub const NPY_FILE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 /// Largest trace that is read, and largest file of payloads beside one, in bytes.
 pub const TRACE_FILE_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;
+/// Largest file of a measured run that is read back, in bytes: its metrics, a figure, folded stacks.
+pub const RUN_FILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// Nodes and constants of a graph.
 pub const GRAPH_NODES_COUNT_MAX: usize = 32 * 1024;
 /// Largest tensor of a graph, for one row and in a batch.

@@ -10,6 +10,8 @@
 use super::profile::Stacks;
 use super::run::figures::Figure;
 use super::run::{Profiled, Run, Series};
+use crate::limits::RUN_FILE_BYTES_MAX;
+use crate::sys::files;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -316,7 +318,8 @@ fn stacks(label: &str, series: &Series, dir: &Path) -> Result<Stacks, String> {
         Some(Profiled::Taken { .. }) => {}
     }
     let path = dir.join(file(&series.name));
-    let text = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let text = files::read_text(&path, RUN_FILE_BYTES_MAX)
+        .map_err(|e| format!("{}: {e}", path.display()))?;
     Stacks::parse(&text)
         .map_err(|line| format!("{}, line {line}: write STACK COUNT", path.display()))
 }

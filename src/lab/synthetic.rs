@@ -10,10 +10,11 @@
 use crate::config::SYNTHETIC;
 use crate::engine::fake::{FakeCompute, FakeFault, FakeWork, grind};
 use crate::lab::system::SystemFiles;
+use crate::limits::TEXT_FILE_BYTES_MAX;
 use crate::model::manifest::FakeSection;
 use crate::model::signature::{Signature, TensorSpec};
 use crate::model::{Manifest, ModelError};
-use crate::sys::{affinity, clock};
+use crate::sys::{affinity, clock, files};
 use crate::units::{CoreId, DType, Nanos};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -262,7 +263,7 @@ fn measure() -> u64 {
 /// # Errors
 /// `Write`, where it can't be kept; `Affinity`, where the core can't be had.
 pub fn size(file: &Path) -> Result<(Size, Origin), SyntheticError> {
-    let why = match std::fs::read_to_string(file) {
+    let why = match files::read_text(file, TEXT_FILE_BYTES_MAX) {
         Ok(text) => match Size::parse(&text) {
             Ok(size) => return Ok((size, Origin::Kept)),
             Err(why) => Some(why),

@@ -410,8 +410,11 @@ fn told_apart(percent: u64, pairs: u64, seed: u64) -> u64 {
             |c: &&corelane::lab::compare::Change| percent == 0 || c.verdict == Verdict::Worse;
         let found = comparison.differences().filter(worse).count() > 0;
         apart += u64::from(found);
-        let invalid = if ran.status.success() { "" } else { ", INVALID" };
-        println!("{percent} % more, pair {}: {}{invalid}", pair + 1, comparison.headline());
+        println!("{percent} % more, pair {}: {}", pair + 1, comparison.headline());
+        for reason in String::from_utf8_lossy(&ran.stdout).lines().filter(|l| l.contains("INVALID"))
+        {
+            println!("    {reason}");
+        }
     }
     println!("{percent} % more: told apart in {apart} of {pairs} pairs");
     apart

@@ -9,9 +9,10 @@ use crate::tensors::{self, Data};
 use crate::{link, models, stats};
 use corelane::client::Address;
 use corelane::config::ModelEntry;
+use corelane::limits::MODEL_FILE_BYTES_MAX;
 use corelane::model::npy::Array;
 use corelane::runtime::Runtime;
-use corelane::sys::clock;
+use corelane::sys::{clock, files};
 use corelane::transport::{ServerOptions, UnixOptions};
 use corelane::units::Receipt;
 use std::collections::BTreeMap;
@@ -179,7 +180,7 @@ fn file_types(
 ) -> Outcome {
     let mut payloads = Vec::new();
     for (file, _) in FILES {
-        let content = std::fs::read(root.join(file))
+        let content = files::read(&root.join(file), MODEL_FILE_BYTES_MAX)
             .map_err(|e| Exit::new(Code::Failure, format_args!("{file}: {e}")))?;
         let Features::Ask(features) = features(&content) else {
             let text = format!("{file} is too short to ask the model");

@@ -8,8 +8,8 @@ use crate::out::outln;
 use corelane::engine::kernels::Isa;
 use corelane::engine::ort::library::{self, LibraryError, Trial, VERSION_TRIED_MAX};
 use corelane::engine::ort::settings::Provider;
-use corelane::limits::{CONNECTIONS_MAX, MODELS_MAX, WORKERS_MAX};
-use corelane::sys::affinity;
+use corelane::limits::{CONNECTIONS_MAX, DESCRIPTORS_BESIDES_CONNECTIONS, MODELS_MAX, WORKERS_MAX};
+use corelane::sys::{affinity, descriptors};
 use serde::Serialize;
 use std::path::Path;
 
@@ -180,19 +180,19 @@ fn limits(found: &mut Findings) {
         "limits",
         format!("{WORKERS_MAX} workers, {MODELS_MAX} models, {CONNECTIONS_MAX} connections"),
     );
-    let text = read("/proc/self/limits").unwrap_or_default();
-    let files = text.lines().find_map(|l| l.strip_prefix("Max open files"));
-    let soft = files.and_then(|l| l.split_whitespace().next()?.parse::<usize>().ok());
-    // Each connection is a file; listeners, models and libraries need some too.
-    let wanted = CONNECTIONS_MAX + 64;
-    match soft {
-        Some(soft) if soft < wanted => found.problem(
+    // As `serve` does before it opens its doors.
+    let Some(files) = descriptors::raise_limit() else { return };
+    let wanted = (CONNECTIONS_MAX + DESCRIPTORS_BESIDES_CONNECTIONS) as u64;
+    if files < wanted {
+        found.problem(
             "open files",
-            format!("at most {soft}; {CONNECTIONS_MAX} connections need about {wanted}"),
-            format!("`ulimit -n {wanted}`, or LimitNOFILE in the service's unit"),
-        ),
-        Some(soft) => found.ok("open files", format!("at most {soft}")),
-        None => {}
+            format!(
+                "at most {files}; {CONNECTIONS_MAX} connections need {wanted}, and models some more"
+            ),
+            format!("`ulimit -Hn {wanted}`, or LimitNOFILE in the service's unit"),
+        );
+    } else {
+        found.ok("open files", format!("at most {files}"));
     }
 }
 

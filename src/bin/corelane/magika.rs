@@ -1,6 +1,8 @@
 //! What goes into the Magika model and what its answer means, as Google's Python package `magika`
 //! 1.0.3 does it: bytes to features, and a label with its score to the label that is told.
 
+use corelane::limits::TEXT_FILE_BYTES_MAX;
+use corelane::sys::files;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -84,7 +86,8 @@ impl Rules {
     /// # Errors
     /// A sentence that names the file.
     pub fn read(path: &Path) -> Result<Rules, String> {
-        let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let text = files::read_text(path, TEXT_FILE_BYTES_MAX)
+            .map_err(|e| format!("{}: {e}", path.display()))?;
         serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))
     }
 

@@ -3,6 +3,8 @@
 use super::analysis::STAGES;
 use super::{Load, Run, Series};
 use crate::lab::watch::Detail;
+use crate::limits::RUN_FILE_BYTES_MAX;
+use crate::sys::files;
 use serde_json::{Value, json};
 
 /// A figure and where it belongs.
@@ -301,7 +303,7 @@ pub fn overlaid(
 ) -> Vec<Figure> {
     let read = |dir: &std::path::Path, name: &str| -> Option<Value> {
         let file = dir.join(format!("{series}.{name}.plotly.json"));
-        serde_json::from_str(&std::fs::read_to_string(file).ok()?).ok()
+        serde_json::from_slice(&files::read(&file, RUN_FILE_BYTES_MAX).ok()?).ok()
     };
     let both = |name: &'static str| {
         let (before, after) = (read(base.1, name)?, read(new.1, name)?);

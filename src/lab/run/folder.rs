@@ -1,6 +1,8 @@
 //! A run's folder: writing it, and reading `metrics.json` back.
 
 use super::{KIND, Run, SCHEMA};
+use crate::limits::RUN_FILE_BYTES_MAX;
+use crate::sys::files;
 use hdrhistogram::Histogram;
 use std::fmt::{self, Write};
 use std::path::{Path, PathBuf};
@@ -110,10 +112,11 @@ pub fn write(dir: &Path, name: &str, content: &str) -> Result<(), FolderError> {
 pub fn read(path: &Path) -> Result<Run, FolderError> {
     let file = if path.is_dir() { path.join(METRICS) } else { path.to_path_buf() };
     let not = |why: String| FolderError::NotARun { path: path.into(), why };
-    let text = std::fs::read_to_string(&file).map_err(|source| match source.kind() {
-        std::io::ErrorKind::NotFound => not(format!("there is no {}", file.display())),
-        _ => FolderError::Io { doing: "read", path: file.clone(), source },
-    })?;
+    let text =
+        files::read_text(&file, RUN_FILE_BYTES_MAX).map_err(|source| match source.kind() {
+            std::io::ErrorKind::NotFound => not(format!("there is no {}", file.display())),
+            _ => FolderError::Io { doing: "read", path: file.clone(), source },
+        })?;
     let value: serde_json::Value =
         serde_json::from_str(&text).map_err(|e| not(format!("{METRICS} is no JSON: {e}")))?;
     if value["kind"] != KIND {

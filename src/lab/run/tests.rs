@@ -3,6 +3,7 @@ use super::*;
 use crate::lab::load::simulated::{Server, SimPort};
 use crate::lab::load::{self, Record};
 use crate::lab::schedule::{Plan, Profile};
+use crate::limits::RUN_FILE_BYTES_MAX;
 use crate::units::Nanos;
 
 /// A run of one series against a simulated server.
@@ -87,6 +88,16 @@ fn percentiles_are_exact_by_nearest_rank() {
     assert_eq!(p.too_few(), ["p999"]);
     assert_eq!(Percentiles::of(&mut []), Percentiles::default());
     assert_eq!(Percentiles::of(&mut [7]).p999_ns, 7);
+}
+
+#[test]
+fn what_is_far_too_large_for_a_run_is_not_read() {
+    let scratch = Scratch::new("large");
+    std::fs::create_dir_all(&scratch.0).unwrap();
+    let metrics = std::fs::File::create(scratch.0.join(folder::METRICS)).unwrap();
+    metrics.set_len(RUN_FILE_BYTES_MAX + 1).unwrap();
+    let error = folder::read(&scratch.0).unwrap_err().to_string();
+    assert!(error.contains(&format!("at most {RUN_FILE_BYTES_MAX} are read")), "{error}");
 }
 
 #[test]
