@@ -7,11 +7,10 @@
 //! convolution's border taps just point at a row of zeros, nothing is copied or padded.
 
 use super::activation::{Activation, Fused, apply_fused, apply_rows};
-use super::aligned::AlignedBuf;
 use super::isa::{Checked, Isa, Op};
+pub(super) use super::panels::{B, Panels};
 use super::simd::Simd;
 use core::mem::MaybeUninit;
-use serde::{Deserialize, Serialize};
 
 /// Most rows of a register tile, over all instruction sets.
 pub(super) const MR_MAX: usize = 6;
@@ -23,7 +22,7 @@ pub(super) const TILES: usize = 64;
 /// Columns of a panel for an instruction set.
 pub(super) fn panel_columns(isa: Isa) -> usize {
     match isa {
-        Isa::Portable => 8,
+        Isa::Portable | Isa::Neon32 => 8,
         Isa::Avx2 | Isa::Neon => 16,
     }
 }
@@ -32,61 +31,8 @@ pub(super) fn panel_columns(isa: Isa) -> usize {
 pub(super) fn tile_rows(isa: Isa) -> usize {
     match isa {
         Isa::Portable | Isa::Avx2 | Isa::Neon => 6,
+        Isa::Neon32 => 4,
     }
-}
-
-/// A `k` x `n` matrix in panels, with a bias per column (zero where none was given).
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Panels {
-    pub(super) data: AlignedBuf,
-    pub(super) bias: AlignedBuf,
-    pub(super) k: usize,
-    pub(super) n: usize,
-    pub(super) nr: usize,
-}
-
-impl Panels {
-    /// Packs the matrix whose element at row `i` and column `j` is `at(i, j)`.
-    pub(super) fn pack(
-        isa: Isa,
-        k: usize,
-        n: usize,
-        at: impl Fn(usize, usize) -> f32,
-        bias: Option<&[f32]>,
-    ) -> Panels {
-        let nr = panel_columns(isa);
-        let count = n.div_ceil(nr);
-        let mut data = AlignedBuf::zeroed(count * nr * k);
-        let mut padded = AlignedBuf::zeroed(count * nr);
-        if let Some(bias) = bias {
-            padded[..n].copy_from_slice(bias);
-        }
-        if k > 0 {
-            for (p, panel) in data.chunks_exact_mut(k * nr).enumerate() {
-                for (i, row) in panel.chunks_exact_mut(nr).enumerate() {
-                    for (j, x) in row.iter_mut().enumerate().take(n - p * nr) {
-                        *x = at(i, p * nr + j);
-                    }
-                }
-            }
-        }
-        Panels { data, bias: padded, k, n, nr }
-    }
-
-    /// The view that kernels take.
-    pub(super) fn view(&self) -> B {
-        B { data: self.data.as_ptr(), bias: self.bias.as_ptr(), k: self.k, n: self.n, nr: self.nr }
-    }
-}
-
-/// Packed panels, by pointer: `n.div_ceil(nr) * nr * k` floats, and a bias padded to whole panels.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct B {
-    pub(super) data: *const f32,
-    pub(super) bias: *const f32,
-    pub(super) k: usize,
-    pub(super) n: usize,
-    pub(super) nr: usize,
 }
 
 /// Where results go: row `i` begins at `c + i * ldc`. `res` is added before the activation, unless
@@ -197,14 +143,33 @@ unsafe fn tile<S: Simd, const ROWS: usize, const NV: usize>(
                 sums[m][v] = acc[m][v];
             }
         }
-        let tail = cols - (NV - 1) * S::LANES;
-        for (m, row) in sums.iter().enumerate() {
-            let c = dest.c.add((t.row + m) * dest.ldc + col);
-            for (v, &x) in row.iter().enumerate() {
+        store::<S, ROWS, NV>(&sums, dest, t.row, col, cols, fused);
+    }
+}
+
+/// Stores the sums of a register tile as results, from `row` and `col`.
+/// # Safety
+/// Rows `row..` of `dest`, as many as there are of sums, are valid for `cols` floats from `col`; `cols` is more
+/// than `(NV - 1) * LANES`, at most `NV * LANES`.
+#[inline(always)]
+pub(super) unsafe fn store<S: Simd, const ROWS: usize, const NV: usize>(
+    sums: &[[S::V; NV]; ROWS],
+    dest: &Dest,
+    row: usize,
+    col: usize,
+    cols: usize,
+    fused: Fused,
+) {
+    let tail = cols - (NV - 1) * S::LANES;
+    // SAFETY: the caller's promise; of the last vector only the first `tail` floats are touched.
+    unsafe {
+        for (m, vectors) in sums.iter().enumerate() {
+            let c = dest.c.add((row + m) * dest.ldc + col);
+            for (v, &x) in vectors.iter().enumerate() {
                 let whole = v + 1 < NV || tail == S::LANES;
                 let mut x = x;
                 if !dest.res.is_null() {
-                    let r = dest.res.add((t.row + m) * dest.ldr + col + v * S::LANES);
+                    let r = dest.res.add((row + m) * dest.ldr + col + v * S::LANES);
                     let r = if whole { S::load(r) } else { S::load_part(r, tail) };
                     x = S::add(x, r);
                 }
@@ -502,7 +467,8 @@ pub(super) unsafe fn run_tiles(
     dest: &Dest,
 ) {
     if dest.act.fused().1 {
-        isa.dispatch(RunTiles { table, tiles, b, dest });
+        // SAFETY: the caller's promise.
+        unsafe { all_panels(isa, table, tiles, b, dest) };
         return;
     }
     // The tiles' rows are consecutive.
@@ -518,10 +484,22 @@ pub(super) unsafe fn run_tiles(
         unsafe {
             let c = dest.c.add(col);
             let b = &B { data: b.data.add(col * b.k), bias: b.bias.add(col), n, ..*b };
-            isa.dispatch(RunTiles { table, tiles, b, dest: &Dest { c, res, ..*dest } });
+            all_panels(isa, table, tiles, b, &Dest { c, res, ..*dest });
             apply_rows(isa, dest.act, c.add(first * dest.ldc), (rows, n, dest.ldc));
         }
         col += n;
+    }
+}
+
+/// Runs tiles over all panels, with what the register tile can apply of the activation.
+/// # Safety
+/// As [`run_tiles`].
+unsafe fn all_panels(isa: Checked, table: *const *const f32, tiles: &[Tile], b: &B, dest: &Dest) {
+    match isa.isa() {
+        // SAFETY: the caller's promise; the processor has the set, or `isa` would not exist.
+        #[cfg(target_arch = "arm")]
+        Isa::Neon32 => unsafe { super::neon32::tiles_by_panels(table, tiles, b, dest) },
+        _ => isa.dispatch(RunTiles { table, tiles, b, dest }),
     }
 }
 

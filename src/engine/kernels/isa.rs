@@ -15,6 +15,11 @@ pub enum Isa {
     Neon,
     /// AVX2 with FMA on x86-64: 8 lanes, 16 registers.
     Avx2,
+    /// Advanced SIMD of 32-bit ARM for matrix products, the portable kernels for all else.
+    ///
+    /// Products are rounded as the portable kernels round them, but denormals are always flushed to zero,
+    /// whatever the thread asks for, and every NaN is the default one: so this set works.
+    Neon32,
 }
 
 /// An instruction set that this processor lacks (or that is of another architecture).
@@ -41,7 +46,7 @@ impl std::error::Error for IsaUnavailable {}
 
 impl Isa {
     /// Every instruction set, in ascending order of preference.
-    pub const ALL: [Isa; 3] = [Isa::Portable, Isa::Neon, Isa::Avx2];
+    pub const ALL: [Isa; 4] = [Isa::Portable, Isa::Neon32, Isa::Neon, Isa::Avx2];
 
     /// The name in configuration and on the command line.
     pub const fn name(self) -> &'static str {
@@ -49,6 +54,7 @@ impl Isa {
             Isa::Portable => "portable",
             Isa::Neon => "neon",
             Isa::Avx2 => "avx2",
+            Isa::Neon32 => "neon32",
         }
     }
 
@@ -70,6 +76,10 @@ impl Isa {
             }
             #[cfg(not(target_arch = "x86_64"))]
             Isa::Avx2 => false,
+            #[cfg(target_arch = "arm")]
+            Isa::Neon32 => super::neon32::available(),
+            #[cfg(not(target_arch = "arm"))]
+            Isa::Neon32 => false,
         }
     }
 
@@ -126,6 +136,9 @@ impl Checked {
             // SAFETY: every aarch64 processor that Rust's std runs on has Advanced SIMD.
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => unsafe { super::neon::enter(op) },
+            // Its matrix products don't come here (`gemm`).
+            #[cfg(target_arch = "arm")]
+            Isa::Neon32 => op.run::<Portable>(),
             // `available` is false for the others on this architecture, so they are never checked.
             #[allow(unreachable_patterns)]
             _ => op.run::<Portable>(),

@@ -64,6 +64,9 @@ mod math;
 mod matmul;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+#[cfg(target_arch = "arm")]
+mod neon32;
+mod panels;
 mod pool;
 mod quant;
 mod recurrent;

@@ -18,6 +18,10 @@ fn the_vector_set_of_the_architecture_is_detected() {
     if cfg!(target_arch = "aarch64") {
         assert_eq!(best, Isa::Neon);
     }
+    // What an emulator was told to be.
+    if let Ok(wanted) = std::env::var("CORELANE_TEST_ISA") {
+        assert_eq!(best.name(), wanted);
+    }
     for isa in Isa::ALL {
         match Kernels::new(isa) {
             Ok(kernels) => assert_eq!(kernels.isa(), isa),

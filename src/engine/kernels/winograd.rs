@@ -66,7 +66,8 @@ impl Kind {
     /// Whether it can compute a convolution.
     pub(super) fn fits(self, p: &ConvParams, isa: Isa) -> bool {
         let lanes = match isa {
-            Isa::Portable => return false,
+            // The transforms would take longer than the products that they save.
+            Isa::Portable | Isa::Neon32 => return false,
             Isa::Neon => 4,
             Isa::Avx2 => 8,
         };

@@ -83,6 +83,10 @@ fn dynamic_case(m: usize, k: usize, n: usize, opts: u64, seed: u64) {
     }
 }
 
+fn has_winograd(kernels: &Kernels) -> bool {
+    !matches!(kernels.isa(), Isa::Portable | Isa::Neon32)
+}
+
 fn conv_case(p: ConvParams, batch: usize, opts: u64, seed: u64) {
     conv_case_by(p, batch, opts, seed, None, 3e-6);
 }
@@ -103,8 +107,8 @@ fn conv_case_by(
     let res = (opts & 2 != 0).then(|| r.vec(batch * p.output_len()));
     let want = conv(&p, batch, &x, &w, bias.as_deref(), res.as_deref());
     for kernels in all() {
-        if kernels.isa() == Isa::Portable && algorithm.is_some() {
-            continue; // has no Winograd
+        if !has_winograd(&kernels) && algorithm.is_some() {
+            continue;
         }
         let c = Conv2d::with_algorithm(&kernels, p, &w, bias.as_deref(), algorithm).expect("valid");
         let what = format!("{} {:?} x{batch} {act:?} {p:?}", kernels.isa().name(), c.algorithm());
@@ -240,6 +244,37 @@ fn nan_and_infinity_propagate() {
     }
 }
 
+/// The loops of 32-bit ARM are assembly: what is seen here is that they run, and of which rounding they are.
+#[cfg(target_arch = "arm")]
+#[test]
+fn neon32_rounds_as_portable_kernels_but_flushes_denormals() {
+    let portable = Kernels::new(Isa::Portable).expect("runs anywhere");
+    let Ok(neon) = Kernels::new(Isa::Neon32) else { return };
+    let mut r = Random::new(3);
+    for (m, k, n) in [(4, 64, 8), (9, 37, 50), (1, 30, 77), (2, 21, 31), (3, 5, 9)] {
+        let (a, b, bias) = (r.vec(m * k), r.vec(k * n), r.vec(n));
+        let [x, y] = [&portable, &neon].map(|kernels| {
+            let w = PackedMatMul::new(kernels, k, n, &b, false, Some(&bias));
+            let mut c = vec![f32::NAN; m * n];
+            w.run(kernels, m, &a, k, None, Activation::None, &mut c, n);
+            c.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        });
+        assert_eq!(x, y, "{m} x {k} x {n}");
+    }
+    let denormal = f32::MIN_POSITIVE / 4.0;
+    for m in 1..=5 {
+        let a = vec![denormal; m * 7];
+        let [x, y] = [&portable, &neon].map(|kernels| {
+            let w = PackedMatMul::new(kernels, 7, 40, &[1.0; 280], false, None);
+            let mut c = vec![f32::NAN; m * 40];
+            w.run(kernels, m, &a, 7, None, Activation::None, &mut c, 40);
+            c
+        });
+        assert_eq!(x, vec![7.0 * denormal; m * 40]);
+        assert_eq!(y, vec![0.0; m * 40]);
+    }
+}
+
 #[test]
 fn winograd_is_chosen_and_stays_within_a_few_millionths() {
     for (hw, c, kernel) in [((12, 12), 64, (3, 3)), ((1, 64), 64, (1, 5)), ((64, 1), 48, (5, 1))] {
@@ -251,7 +286,7 @@ fn winograd_is_chosen_and_stays_within_a_few_millionths() {
         let top = want.iter().map(|s| s.value.abs()).fold(0.0, f64::max);
         for kernels in all() {
             let conv = Conv2d::new(&kernels, p, &w, None).expect("valid");
-            if kernels.isa() == Isa::Portable {
+            if !has_winograd(&kernels) {
                 assert_eq!(conv.algorithm(), ConvAlgorithm::Direct);
                 continue;
             }
@@ -269,7 +304,7 @@ fn winograd_is_chosen_and_stays_within_a_few_millionths() {
 #[test]
 fn winograd_spreads_nan_within_a_tile() {
     let p = ConvParams::new((10, 10), (8, 8), (3, 3));
-    for kernels in all().filter(|k| k.isa() != Isa::Portable) {
+    for kernels in all().filter(has_winograd) {
         let wanted = Some(ConvAlgorithm::Winograd4);
         let conv = Conv2d::with_algorithm(&kernels, p, &[1.0; 576], None, wanted).expect("fits");
         let mut x = vec![1.0; 800];
