@@ -255,11 +255,12 @@ fn every_model_directory_loads_verified_and_batches() {
     assert!(count >= 5, "{count} models");
 }
 
-/// On a board it must be NEON: the portable kernels would give the same answers, slowly.
+/// On a board it must be NEON (all of `boards/` have it): the portable kernels would give the same answers, slowly.
 #[test]
 fn plans_take_the_vector_kernels_of_this_processor() {
     let wanted = match std::env::consts::ARCH {
         "aarch64" => "neon",
+        "arm" => "neon32",
         _ => Isa::detect().name(),
     };
     for model in ["mlp", "resnet8", "magika"] {

@@ -141,6 +141,7 @@ fn processor(found: &mut Findings) {
         "avx512f",
         "avx512_vnni",
         "avx_vnni",
+        "neon",
         "asimd",
         "asimdhp",
         "asimddp",

@@ -39,14 +39,19 @@
 //! each (22 multiply-adds take 22 cycles, with 4 loads spread among them 42, with 4 behind them 30). So its
 //! 44 % says how the compiler spread the loads, more than how the core, which can start a load of 64 bits
 //! beside a multiply-add, would run: a loop made for that, with all loads a round ahead, has 16 % by the same
-//! model. Until a board can be asked, one loop serves all cores. 32-bit ARM runs the portable kernels: its
-//! intrinsics are not stable in Rust. To repeat it:
+//! model. Until a board can be asked, one loop serves all cores. To repeat it:
 //!
 //! ```text
 //! cargo rustc --release --lib --target aarch64-unknown-linux-gnu -- \
 //!     --emit asm=kernels.s -C codegen-units=1
 //! benches/mca.py kernels.s --only RunTiles
 //! ```
+//!
+//! 32-bit ARM multiplies matrices by loops in assembly where the processor has NEON ([`Isa::Neon32`]), and runs
+//! portable kernels for all else, since Rust's intrinsics for it are not stable. The loop of a whole tile, 4 rows
+//! by 8 columns, has 42 instructions for 128 products: 32 multiply-adds of 4 lanes, 8 loads, 2 to count.
+//! LLVM 22.1.8 has no model of a Cortex-A7 that `llvm-mca` takes; by those of a Cortex-A9 and, of the same loop
+//! on a 64-bit core, of a Cortex-A57, it takes 91 % and 89 % of the rate of its multiply-adds alone.
 
 mod activation;
 mod aligned;
