@@ -102,6 +102,7 @@ keys! {
     "listen" "serial" "list of DEVICE:BAUD" "none" "Serial ports, such as [\"/dev/ttyS1:921600\"]; `:rtscts` after the speed asks for hardware flow control.";
     "listen" "psk_file" "path" "none" "File with the key that TCP clients must prove to have.";
     "listen" "connections_max" "number" "256" "Connections at a time, over all doors; with a Unix socket, TCP gets three quarters of them. Each needs a file descriptor (RLIMIT_NOFILE, which is raised as far as it may be).";
+    "listen" "workers_tend" "true or false" "true" "Whether a worker that parks may read the requests of a connection that asks one short thing at a time; `false` leaves all reading to the I/O thread and its core.";
     "listen" "allow_non_loopback" "true or false" "false" "Lets `tcp` be an address that other machines reach; needs `psk_file`.";
     "log" "level" "off, error, warn, info, debug or trace" "info" "Messages on standard error, and events of the threads that serve.";
     "log" "format" "\"text\" or \"json\"" "\"text\"" "How they are printed.";
@@ -232,6 +233,8 @@ pub struct Listen {
     pub allow_non_loopback: bool,
     /// Connections at a time, over all doors.
     pub connections_max: usize,
+    /// Whether a worker may read the requests of a connection that asks alone.
+    pub workers_tend: bool,
 }
 
 impl Default for Listen {
@@ -245,6 +248,7 @@ impl Default for Listen {
             psk_file: None,
             allow_non_loopback: false,
             connections_max: CONNECTIONS_MAX,
+            workers_tend: true,
         }
     }
 }
@@ -519,6 +523,7 @@ fn listen(table: Table<'_>, base: &Path) -> Result<Listen, TomlError> {
     }
     let connections = table.integer("connections_max", 1, CONNECTIONS_MAX as u64)?;
     set(&mut listen.connections_max, connections.map(|n| n as usize));
+    set(&mut listen.workers_tend, table.boolean("workers_tend")?);
     set(&mut listen.allow_non_loopback, table.boolean("allow_non_loopback")?);
     if listen.allow_non_loopback && listen.psk_file.is_none() {
         let message = "needs psk_file: whoever reaches the port must prove to have a key";

@@ -51,7 +51,9 @@
 //! socket straight into it; only its index travels. An in-process client fills a slot by itself and
 //! waits on the word. Any idle worker takes from the ring, so no request waits behind a long one while a core
 //! idles. A request that is alone in the server is answered by its worker, on the connection's socket,
-//! which the I/O thread lends for that one frame ([`queue::outlet`]).
+//! which the I/O thread lends for that one frame ([`queue::outlet`]). While one connection asks alone, the
+//! worker also reads its requests: the I/O thread leaves it the place where connections are tended
+//! ([`queue::seat`]).
 //!
 //! # Contracts
 //! - **No allocation on the request path.** Once ready, workers and the I/O thread never call the

@@ -144,6 +144,19 @@ pub const IN_FLIGHT_PER_CONNECTION_MAX: usize = 256;
 pub const CONNECTION_READ_BYTES: usize = 16 * 1024;
 /// Longest answer that a worker sends by itself, in bytes: longer copies are for the I/O thread.
 pub const DIRECT_ANSWER_BYTES_MAX: usize = 64 * 1024;
+/// Longest run for which a worker in the I/O thread's seat lets the connections wait, in microseconds,
+/// as its service time was measured.
+pub const LONE_RUN_US_MAX: u64 = 50;
+/// Requests that one connection must have asked one at a time before its next one is a worker's to read.
+pub const LONE_STREAK_COUNT_MIN: u32 = 8;
+/// How long a worker stays in the I/O thread's seat when no request comes, in milliseconds.
+pub const LONE_IDLE_MS_MAX: u64 = 1_000;
+/// How long the seat may stand open, while a model runs, before the I/O thread takes it home, in
+/// milliseconds.
+pub const SEAT_LOOK_MS: u64 = 100;
+// A run that was known to be short ends before anybody looks, and looks end while nothing comes.
+const _: () = assert!(LONE_RUN_US_MAX * 100 < SEAT_LOOK_MS * 1_000);
+const _: () = assert!(SEAT_LOOK_MS < LONE_IDLE_MS_MAX);
 /// Bytes of small answers (not tensors) that wait for a slow reader.
 pub const CONNECTION_REPLY_BYTES_MAX: usize = 128 * 1024;
 /// A connection whose reader takes nothing for so long is closed, in milliseconds.

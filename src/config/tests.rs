@@ -19,7 +19,7 @@ fn a_full_file_is_read() {
          [[model]]\npath = '/elsewhere/c.onnx'\n\
          [listen]\nunix = 'cl.sock'\nunix_mode = 0o660\nallow_uids = [0, 1000]\n\
          serial = ['/dev/ttyS1:921600', 'a:b:9600:rtscts']\n\
-         tcp = '0.0.0.0:7070'\npsk_file = 'key'\nallow_non_loopback = true\nconnections_max = 30\n\
+         tcp = '0.0.0.0:7070'\npsk_file = 'key'\nallow_non_loopback = true\nconnections_max = 30\nworkers_tend = false\n\
          [log]\nlevel = 'debug'\n",
     )
     .unwrap();
@@ -62,6 +62,7 @@ fn a_full_file_is_read() {
             psk_file: Some("/base/key".into()),
             allow_non_loopback: true,
             connections_max: 30,
+            workers_tend: false,
         },
         metrics: Some("127.0.0.1:9100".into()),
         log_level: log::LevelFilter::Debug,
@@ -265,6 +266,7 @@ fn the_reference_tells_the_defaults_that_hold() {
     assert_eq!(default("log", "file_bytes_max"), config.log.file_bytes_max.to_string());
     assert_eq!(default("log", "ring_bytes"), config.log.ring_bytes.to_string());
     assert_eq!(default("listen", "connections_max"), config.listen.connections_max.to_string());
+    assert_eq!(default("listen", "workers_tend"), config.listen.workers_tend.to_string());
     assert_eq!(
         default("listen", "allow_non_loopback"),
         config.listen.allow_non_loopback.to_string()

@@ -9,6 +9,7 @@ use super::Failure;
 use super::asked::Notify;
 use super::idle::SleepFlag;
 use super::outlet::Outlets;
+use super::seat::{Seat, Sitter};
 use super::slot::{Completion, Work};
 use crate::sys::sync::Arc;
 use crate::units::Receipt;
@@ -23,6 +24,7 @@ pub struct IoWaker {
     flag: SleepFlag,
     event: OwnedFd,
     outlets: Arc<Outlets>,
+    seat: Arc<Seat>,
 }
 
 impl IoWaker {
@@ -32,7 +34,12 @@ impl IoWaker {
     /// If the system has no file descriptor left.
     pub fn new() -> std::io::Result<Arc<Self>> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Arc::new(IoWaker { flag: SleepFlag::new(), event, outlets: Arc::default() }))
+        Ok(Arc::new(IoWaker {
+            flag: SleepFlag::new(),
+            event,
+            outlets: Arc::default(),
+            seat: Arc::default(),
+        }))
     }
 
     /// The flag; the I/O thread announces its sleep here, then drains its rings once more, then
@@ -44,6 +51,11 @@ impl IoWaker {
     /// The connections' outlets.
     pub fn outlets(&self) -> &Arc<Outlets> {
         &self.outlets
+    }
+
+    /// The I/O thread's seat.
+    pub fn seat(&self) -> &Arc<Seat> {
+        &self.seat
     }
 
     /// The eventfd, to be registered edge-triggered for reading: every wake is a write, and each
@@ -86,6 +98,9 @@ pub struct CompletionSender {
     waker: Option<Arc<IoWaker>>,
     /// Whether something was sent since the last flush.
     sent: bool,
+    /// Whether an answer was sent by itself since then.
+    answered: bool,
+    sitter: Sitter,
 }
 
 /// The I/O thread's end of one worker's ring.
@@ -100,7 +115,10 @@ pub fn completion_ring(
     waker: Option<Arc<IoWaker>>,
 ) -> (CompletionSender, CompletionReceiver) {
     let (producer, consumer) = HeapRb::new(2 * slots.max(1)).split();
-    (CompletionSender { ring: producer, waker, sent: false }, CompletionReceiver { ring: consumer })
+    let seat = waker.as_ref().map(|waker| waker.seat.clone()).unwrap_or_default();
+    let sitter = Sitter::new(seat);
+    let sender = CompletionSender { ring: producer, waker, sent: false, answered: false, sitter };
+    (sender, CompletionReceiver { ring: consumer })
 }
 
 impl CompletionSender {
@@ -116,6 +134,7 @@ impl CompletionSender {
         let Some(completion) = work.complete(outcome) else { return };
         self.send(completion);
         if answered == Some(true) {
+            self.answered = true;
             if let Some(waker) = &self.waker {
                 waker.wake_eager();
             }
@@ -143,13 +162,21 @@ impl CompletionSender {
         }
     }
 
-    /// Wakes the I/O thread if it sleeps and something waits for it.
+    /// After a run: wakes the I/O thread if it sleeps and something waits for it, or takes its seat if
+    /// that is open.
     pub fn flush(&mut self) {
-        if std::mem::take(&mut self.sent)
-            && let Some(waker) = &self.waker
-        {
+        let sent = std::mem::take(&mut self.sent);
+        let news = std::mem::take(&mut self.answered) | sent;
+        if sent && let Some(waker) = &self.waker {
             waker.wake();
         }
+        self.sitter.after_run(news);
+    }
+
+    /// The worker's claim to the I/O thread's seat.
+    #[inline(always)]
+    pub fn sitter(&mut self) -> &mut Sitter {
+        &mut self.sitter
     }
 }
 

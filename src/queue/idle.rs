@@ -16,25 +16,58 @@ use crate::units::Nanos;
 #[repr(align(128))]
 pub struct IdleSet {
     parked: AtomicU64,
+    /// The worker that tends the connections now, if one does, as a bit: it looks for work before it
+    /// sleeps, so nobody is woken for what it serves.
+    attends: AtomicU64,
     words: Box<[WaitWord]>,
+    poke: Poke,
+}
+
+/// What wakes the worker that sleeps in the [seat](super::seat).
+struct Poke(Option<Box<dyn Fn() + Send + Sync>>);
+
+impl std::fmt::Debug for Poke {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Poke")
+    }
 }
 
 const AWAKE: u32 = 1;
 const ASLEEP: u32 = 0;
+/// Asleep, but not on its word.
+const ASLEEP_IN_SEAT: u32 = 2;
 
 impl IdleSet {
     /// A set for `workers` workers, at most [`WORKERS_MAX`](crate::limits::WORKERS_MAX), all awake.
     pub fn new(workers: usize) -> Self {
         IdleSet {
             parked: AtomicU64::new(0),
+            attends: AtomicU64::new(0),
             words: (0..workers).map(|_| WaitWord::new(AWAKE)).collect(),
+            poke: Poke(None),
         }
+    }
+
+    /// The same; `poke` wakes the worker that sleeps in the seat.
+    pub fn poked_by(mut self, poke: impl Fn() + Send + Sync + 'static) -> Self {
+        self.poke = Poke(Some(Box::new(poke)));
+        self
     }
 
     /// Announces that `worker` is about to sleep. The caller must look for work again after this,
     /// and then call [`sleep`](Self::sleep) or [`cancel`](Self::cancel).
     pub fn announce(&self, worker: usize) {
-        self.words[worker].atomic().store(ASLEEP, Ordering::Relaxed);
+        self.announce_as(worker, ASLEEP);
+    }
+
+    /// As [`announce`](Self::announce), for a sleep in the seat: whoever wakes the worker pokes, and it
+    /// calls [`cancel`](Self::cancel) when it is awake.
+    pub fn announce_in_seat(&self, worker: usize) {
+        self.announce_as(worker, ASLEEP_IN_SEAT);
+    }
+
+    fn announce_as(&self, worker: usize, asleep: u32) {
+        self.words[worker].atomic().store(asleep, Ordering::Relaxed);
         // Release: the word's reset comes before the bit. Partner: the acquire in `wake_one`.
         self.parked.fetch_or(1 << worker, Ordering::Release);
         // Partner: the fence in `wake_one`.
@@ -62,8 +95,15 @@ impl IdleSet {
     /// Returns which.
     #[inline]
     pub fn wake_one(&self, workers: u64) -> Option<usize> {
-        // Partner: the fence in `announce`.
+        // Partner: the fences in `announce` and `attended`.
         fence(Ordering::SeqCst);
+        if self.attends.load(Ordering::Relaxed) & workers != 0 {
+            return None;
+        }
+        self.wake_parked(workers)
+    }
+
+    fn wake_parked(&self, workers: u64) -> Option<usize> {
         loop {
             let candidates = self.parked.load(Ordering::Relaxed) & workers;
             if candidates == 0 {
@@ -72,15 +112,33 @@ impl IdleSet {
             let worker = candidates.trailing_zeros() as usize;
             // Acquire: after the word's reset in `announce`.
             if self.parked.fetch_and(!(1 << worker), Ordering::Acquire) & (1 << worker) != 0 {
-                self.words[worker].store_and_wake(AWAKE);
+                // Release: what it is woken for comes before its word. Partner: the acquire in `sleep`.
+                match self.words[worker].atomic().swap(AWAKE, Ordering::Release) {
+                    ASLEEP_IN_SEAT => self.poke.0.iter().for_each(|poke| poke()),
+                    _ => self.words[worker].wake(1),
+                }
                 return Some(worker);
             }
         }
     }
 
+    /// Says that `worker` tends the connections: until [`attended`](Self::attended) nobody is woken for
+    /// work that it serves.
+    pub fn attend(&self, worker: usize) {
+        self.attends.store(1 << worker, Ordering::Relaxed);
+    }
+
+    /// It does no more, and looks for work now.
+    pub fn attended(&self) {
+        self.attends.store(0, Ordering::Relaxed);
+        // Partner: the fence in `wake_one`.
+        fence(Ordering::SeqCst);
+    }
+
     /// Wakes all of `workers` that sleep.
     pub fn wake_all(&self, workers: u64) {
-        while self.wake_one(workers).is_some() {}
+        fence(Ordering::SeqCst);
+        while self.wake_parked(workers).is_some() {}
     }
 
     /// Sleeping workers, as bits; a statistic.
@@ -115,6 +173,11 @@ impl SleepFlag {
         self.sleeping.store(how, Ordering::Relaxed);
         // Partner: the fences in `take` and `take_eager`.
         fence(Ordering::SeqCst);
+    }
+
+    /// Whether it is down: nobody sleeps, or somebody has told the sleeper.
+    pub fn is_down(&self) -> bool {
+        self.sleeping.load(Ordering::Relaxed) == UP
     }
 
     /// Lowers the flag: the thread is awake and will look.

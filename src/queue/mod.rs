@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`ring::IndexRing`] per model and priority (ingress) | any client, the I/O thread | any worker of the model |
 //! | [`stack::IndexStack`] per model (free slots) | whoever frees a slot | whoever leases one |
-//! | [`completion`] ring per worker | that worker | the I/O thread |
+//! | [`completion`] ring per worker | that worker | the I/O thread, or the worker in its [`seat`] |
 //!
 //! # What a request costs
 //! In process, one in flight, both sides spinning: what lies between the client's call and its answer,
@@ -29,6 +29,7 @@ pub mod handle;
 pub mod handover;
 pub mod idle;
 pub mod ring;
+pub mod seat;
 pub mod stack;
 pub mod state;
 

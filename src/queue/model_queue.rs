@@ -241,6 +241,11 @@ impl ModelQueue {
         !self.free.is_empty()
     }
 
+    /// Whether one of its workers sleeps: a hint.
+    pub fn has_idle_worker(&self) -> bool {
+        self.idle.parked() & self.spec.workers != 0
+    }
+
     /// Requests accepted so far.
     pub fn accepted(&self) -> u64 {
         self.entry.entered.load(Ordering::Relaxed)

@@ -11,7 +11,7 @@ use crate::queue::idle::IdleSet;
 use crate::queue::{ModelQueue, QueueSpec, ServiceTimes};
 use crate::sys::sync::{Arc, AtomicBool, Ordering};
 use crate::sys::{affinity, clock};
-use crate::units::{CoreId, ModelId, WorkerId};
+use crate::units::{CoreId, Micros, ModelId, WorkerId};
 use crate::worker::{self, IdleStrategy, Lane, StartError, WorkerSpec};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -202,7 +202,15 @@ impl RuntimeBuilder {
         }
         limit("models", self.setups.len(), MODELS_MAX)?;
         let kinds = self.core_kinds(&cores);
-        let idle_set = Arc::new(IdleSet::new(cores.len()));
+        let waker = IoWaker::new().map_err(BuildError::System)?;
+        // A worker that waits for more requests tends nothing meanwhile.
+        let delayed = self.setups.iter().any(|setup| setup.batch.max_queue_delay != Micros(0));
+        if self.idle == IdleStrategy::Park && !delayed {
+            waker.seat().allow();
+        }
+        let poke = waker.clone();
+        let idle_set = IdleSet::new(cores.len()).poked_by(move || poke.wake_always());
+        let idle_set = Arc::new(idle_set);
         let stop = Arc::new(AtomicBool::new(false));
         let mut models = Vec::new();
         for (id, setup) in self.setups.iter().enumerate() {
@@ -212,7 +220,6 @@ impl RuntimeBuilder {
             models.push(served(id, setup, &cores, &kinds, &idle_set)?);
         }
         let slots: usize = models.iter().map(|m| m.queue.slots()).sum();
-        let waker = IoWaker::new().map_err(BuildError::System)?;
         let (ready, readiness) = mpsc::channel();
         let mut threads = Vec::new();
         let mut receivers = Vec::new();

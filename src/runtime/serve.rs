@@ -78,6 +78,8 @@ fn transport_stats(counters: &TransportCounters) -> serde_json::Value {
         "strangers_evicted_total": of(&counters.strangers_evicted_total),
         "sleeps_total": of(&counters.sleeps_total),
         "direct_answers_total": of(&counters.direct_answers_total),
+        "lone_requests_total": of(&counters.lone_requests_total),
+        "seat_loans_total": of(&counters.seat_loans_total),
         "unknown_model_total": of(&counters.unknown_model_total),
         "errors_total": errors,
     })

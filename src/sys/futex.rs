@@ -1,6 +1,8 @@
 //! A word to sleep on.
 
-use super::sync::{AtomicU32, Ordering};
+use super::sync::AtomicU32;
+#[cfg(loom)]
+use super::sync::Ordering;
 use crate::units::Nanos;
 
 /// A 32-bit word that threads sleep on until it changes (Linux futex, process-private).
@@ -69,11 +71,5 @@ impl WaitWord {
             let _guard = lock.lock().unwrap();
             if count == 1 { woken.notify_one() } else { woken.notify_all() }
         }
-    }
-
-    /// Stores `value` and wakes one sleeper.
-    pub fn store_and_wake(&self, value: u32) {
-        self.word.store(value, Ordering::Release);
-        self.wake(1);
     }
 }

@@ -58,8 +58,24 @@ pub(super) struct Core {
     pub stats_wanted: bool,
     /// No connection is asked for its slot before, since a moment ago none had one to give.
     pub ask_again: Nanos,
+    /// Requests handed over in this turn.
+    pub submitted: Submitted,
+    /// A worker tends the connections.
+    pub seat_is_away: bool,
     /// Fresh random bytes.
     pub random: std::fs::File,
+}
+
+/// Requests that were handed over in one turn.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Submitted {
+    pub count: u32,
+    /// Whose the last was.
+    pub conn: u16,
+    /// One takes longer than others may wait for.
+    pub is_long: bool,
+    /// A worker slept, and was woken for the last.
+    pub woke_worker: bool,
 }
 
 /// A model, and what `Opened` says of it.

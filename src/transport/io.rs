@@ -1,12 +1,14 @@
 //! The I/O thread's loop.
 
 mod doors;
+mod lone;
 mod pressure;
 mod serial;
 mod signature;
+mod sleep;
 mod timer;
 
-use super::conn::{Closed, Conn, Core, Door as Way, Turn};
+use super::conn::{Closed, Conn, Core, Door as Way, Submitted, Turn};
 use super::desk::StatsDesk;
 use super::link::Link;
 use super::listen::{self, SocketFile};
@@ -21,9 +23,10 @@ use crate::queue::Failure;
 use crate::queue::completion::{CompletionReceiver, IoWaker};
 use crate::sys::clock;
 use crate::sys::events::{Event, tell};
-use crate::sys::sync::{Arc, Ordering, spin_turn};
+use crate::sys::sync::{Arc, Ordering};
 use crate::units::Nanos;
 use crate::wire::ErrorCode;
+use lone::Lone;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use signature::with_signature;
@@ -106,6 +109,7 @@ pub(super) struct Io {
     next_sweep: Nanos,
     spin: Nanos,
     timer: Timer,
+    lone: Lone,
 }
 
 impl Io {
@@ -149,6 +153,7 @@ impl Io {
         let ports = options.serial.iter().cloned();
         let serial: Vec<Serial> =
             ports.map(|port| Serial::open(port, seed)).collect::<Result<_, _>>()?;
+        let (spin, has_serial) = (options.spin, !serial.is_empty());
         let io = Io {
             poll,
             events: Events::with_capacity(max + 8 + serial.len()),
@@ -166,6 +171,8 @@ impl Io {
                 lent: None,
                 stats_wanted: false,
                 ask_again: Nanos(0),
+                submitted: Submitted::default(),
+                seat_is_away: false,
                 random,
             },
             conns: (0..max).map(|_| Conn::new(options.in_flight_max)).collect(),
@@ -192,6 +199,7 @@ impl Io {
             next_sweep: Nanos(0),
             spin: nanos(options.spin),
             timer,
+            lone: Lone::new(options.workers_tend && spin == Duration::ZERO && !has_serial),
         };
         for i in 0..io.serial.len() {
             io.register_serial(i).map_err(system("the poller"))?;
@@ -205,17 +213,7 @@ impl Io {
     /// Turns until it is stopped, or has drained.
     pub fn run(&mut self) {
         loop {
-            self.core.now = clock::now();
-            self.take_completions();
-            self.take_deadlines();
-            self.take_memory();
-            self.take_stats();
-            self.take_doors();
-            self.take_serial();
-            self.take_reads();
-            self.take_timeouts();
-            self.flush();
-            self.flush_serial();
+            self.take_all();
             match self.core.control.phase.load(Ordering::Acquire) {
                 STOP => break,
                 DRAIN if !self.core.draining => {
@@ -225,7 +223,11 @@ impl Io {
                 DRAIN if self.free.len() == self.conns.len() => break,
                 _ => {}
             }
-            self.sleep();
+            if self.lone.goes_to_worker() {
+                self.leave_seat();
+            } else {
+                self.sleep();
+            }
         }
         for at in 0..self.conns.len() as u16 {
             self.close(at);
@@ -243,6 +245,22 @@ impl Io {
         crate::sys::alloc::set_hot(false);
         self.socket_file = None;
         self.hub.close();
+    }
+
+    /// Does all that is there to do.
+    fn take_all(&mut self) {
+        self.core.now = clock::now();
+        self.take_completions();
+        self.take_deadlines();
+        self.take_memory();
+        self.take_stats();
+        self.take_doors();
+        self.take_serial();
+        self.take_reads();
+        self.take_timeouts();
+        self.flush();
+        self.flush_serial();
+        self.note_company();
     }
 
     fn begin_drain(&mut self) {
@@ -453,120 +471,6 @@ impl Io {
             // One that can't be closed yet, since a worker is sending there, is looked at again.
             let soon = self.core.now.after(CLOSE_PAUSE);
             self.timers.set(at, due(&self.conns[at as usize]).map(|until| until.max(soon)));
-        }
-    }
-
-    // --- sleeping ---
-
-    /// Whether something is there that needs no event.
-    fn has_work(&self) -> bool {
-        !self.queued.is_empty()
-            || !self.dirty.is_empty()
-            || self.completions.iter().any(|ring| !ring.is_empty())
-            || self.hub.is_dirty()
-            || self.desk.is_new()
-            || self.core.stats_wanted
-            || self.serial_has_work()
-            || [&self.unix, &self.tcp].into_iter().flatten().any(|door| door.open)
-    }
-
-    /// The next instant at which something must be done without an event.
-    fn next_instant(&self) -> Option<Nanos> {
-        let sweep = (self.core.table.held() > 0).then_some(self.next_sweep);
-        let deadline = self.core.table.next_deadline();
-        [deadline, self.accept_again, sweep, self.serial_instant(), self.timers.next()]
-            .into_iter()
-            .flatten()
-            .min()
-    }
-
-    fn sleep(&mut self) {
-        if self.has_work() {
-            return self.go_on();
-        }
-        if self.spin != Nanos(0) && self.core.table.held() > 0 {
-            let until = clock::now().after(self.spin);
-            while clock::now() < until {
-                if self.has_work() {
-                    return self.go_on();
-                }
-                spin_turn();
-            }
-        }
-        let next = self.next_instant();
-        let eager = std::mem::take(&mut self.eager)
-            || self.core.draining
-            || self.core.lent.is_some_and(|at| self.conns[at as usize].needs_news());
-        self.waker.flag().announce(eager);
-        if self.has_work() {
-            self.waker.flag().cancel();
-            return self.go_on();
-        }
-        match next {
-            Some(at) if at <= clock::now() => self.wait(Some(Duration::ZERO)),
-            Some(at) => {
-                self.timer.ring_by(at);
-                self.wait(None);
-            }
-            None => self.wait(None),
-        }
-    }
-
-    /// There is work: another turn, without asking the kernel for more. Others' requests wait there
-    /// meanwhile, but not for long.
-    fn go_on(&mut self) {
-        self.unasked += 1;
-        if self.unasked >= UNASKED_MAX {
-            self.wait(Some(Duration::ZERO));
-        }
-    }
-
-    fn wait(&mut self, timeout: Option<Duration>) {
-        self.unasked = 0;
-        bump(&self.core.control.counters.sleeps_total, 1);
-        let polled = self.poll.poll(&mut self.events, timeout);
-        self.waker.flag().cancel();
-        if polled.is_err() {
-            // A signal; nothing was reported.
-            return;
-        }
-        for event in self.events.iter() {
-            match event.token() {
-                WAKER => {}
-                TIMER => self.timer.rang(),
-                UNIX => {
-                    if let Some(door) = &mut self.unix {
-                        door.open = true;
-                    }
-                }
-                TCP => {
-                    if let Some(door) = &mut self.tcp {
-                        door.open = true;
-                    }
-                }
-                Token(token) if token >= CONNS + self.conns.len() => {
-                    serial::note_event(&self.serial, token - CONNS - self.conns.len(), event);
-                }
-                Token(token) => {
-                    let at = (token - CONNS) as u16;
-                    let conn = &mut self.conns[at as usize];
-                    if conn.link.is_none() {
-                        continue;
-                    }
-                    if event.is_error() || event.is_write_closed() {
-                        conn.hung_up = true;
-                    }
-                    conn.peer_closed |= event.is_read_closed();
-                    if (event.is_readable() || event.is_read_closed()) && !conn.queued {
-                        conn.queued = true;
-                        self.queued.push_back(at);
-                    }
-                    if (event.is_writable() || conn.hung_up) && !conn.dirty {
-                        conn.dirty = true;
-                        self.dirty.push(at);
-                    }
-                }
-            }
         }
     }
 }

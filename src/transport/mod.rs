@@ -14,7 +14,20 @@
 //! would write: two switches of threads for nothing. With company the answers go through this thread,
 //! which gathers them, and the workers compute. Answers over
 //! [`DIRECT_ANSWER_BYTES_MAX`](crate::limits::DIRECT_ANSWER_BYTES_MAX) always do: their copying would
-//! hold a worker up. A worker never runs on this thread, nor this thread's loop on a worker's.
+//! hold a worker up. A worker never runs on this thread.
+//!
+//! # Who tends the connections
+//! This thread, unless one connection asks alone: one request at a time, each run known to take at most
+//! [`LONE_RUN_US_MAX`](crate::limits::LONE_RUN_US_MAX), and nothing from anybody else. After
+//! [`LONE_STREAK_COUNT_MIN`](crate::limits::LONE_STREAK_COUNT_MIN) such requests this thread leaves its
+//! [seat](crate::queue::seat) to the worker that has the last one. That worker then sleeps in the poller
+//! instead of on its own word, reads the next request, runs it and sends the answer: two switches of
+//! threads a round trip, as in a bare echo, where the way through this thread takes three. What comes
+//! from anybody else (a second connection's bytes, a second request in flight, a model that takes longer,
+//! somebody in process) sends the seat home first, or interrupts the sleep, as does a second without a
+//! request. A worker that spins takes no seat, nor is it left where a model waits for company
+//! (`max_queue_delay_microseconds`), where there are serial ports, or with
+//! [`workers_tend`](ServerOptions::workers_tend) off.
 //!
 //! # Bounds
 //! Everything is allocated at start: connections with their buffers, one entry for each slot. Once
@@ -145,6 +158,9 @@ pub struct ServerOptions {
     pub spin: Duration,
     /// Where arrivals are recorded, if they are.
     pub arrivals: Option<Arc<Arrivals>>,
+    /// Whether a worker that sleeps when nothing waits may tend the connections while one of them asks
+    /// one short thing at a time. Not where there are serial ports, or the thread spins.
+    pub workers_tend: bool,
 }
 
 impl Default for ServerOptions {
@@ -159,6 +175,7 @@ impl Default for ServerOptions {
             write_stall: Duration::from_millis(WRITE_STALL_MS_MAX),
             spin: Duration::ZERO,
             arrivals: None,
+            workers_tend: true,
         }
     }
 }
@@ -299,6 +316,10 @@ pub struct TransportCounters {
     pub sleeps_total: AtomicU64,
     /// Answers that a worker sent by itself, whole or in part.
     pub direct_answers_total: AtomicU64,
+    /// Inferences that a worker read by itself.
+    pub lone_requests_total: AtomicU64,
+    /// Times that the thread left its seat to a worker.
+    pub seat_loans_total: AtomicU64,
     /// Inferences for a model that does not exist.
     pub unknown_model_total: AtomicU64,
     /// Errors sent, by their position in [`ErrorCode::ALL`].

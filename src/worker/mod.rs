@@ -8,6 +8,7 @@
 
 mod idle;
 mod run;
+mod tend;
 mod warm;
 
 pub use idle::IdleStrategy;
@@ -138,6 +139,8 @@ struct Worker {
     virtual_now: u64,
     /// Whether it comes from a spin that found something.
     ahead: bool,
+    /// In the I/O thread's seat: whether it waited there since its last run.
+    waited: bool,
 }
 
 /// Starts a worker's thread. It reports once on `ready`, then serves until told to stop.
@@ -215,6 +218,7 @@ impl Worker {
             stats: spec.stats,
             virtual_now: 0,
             ahead: false,
+            waited: false,
         };
         Ok((worker, started))
     }
@@ -231,15 +235,20 @@ impl Worker {
             let wait_until = match turn {
                 // The next turn begins where the run ended.
                 Turn::Ran { end } => {
-                    now = end;
+                    now = if self.completions.sitter().sits() { self.tend() } else { end };
                     continue;
                 }
                 Turn::Idle { until } => until,
             };
             if self.stop.load(Ordering::Acquire) {
+                self.completions.sitter().bring_home();
                 return;
             }
-            now = self.rest(now, wait_until);
+            now = if self.completions.sitter().sits() {
+                self.rest_in_seat(wait_until)
+            } else {
+                self.rest(now, wait_until)
+            };
         }
     }
 
@@ -268,6 +277,9 @@ impl Worker {
         }
         let Some((n, rows, reason)) = best else { return Turn::Idle { until } };
         self.virtual_now = self.lanes[n].virtual_time;
+        if self.completions.sitter().sits() {
+            self.leave_seat(n, rows);
+        }
         match self.run(n, rows, reason, now) {
             Some(end) => Turn::Ran { end },
             // Others took it, or its client gave it up: nothing is left to wait for that would not

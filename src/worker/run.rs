@@ -44,7 +44,10 @@ impl Worker {
         let end = if rows == 1 {
             let mut taken = None;
             queue.take(me, 1, 1, |work| taken = Some(work));
-            let work = taken?;
+            let Some(work) = taken else {
+                answers.completions.flush();
+                return None;
+            };
             engine.begin(me);
             batch.run_one(work, &mut engine, &mut answers)
         } else {
@@ -54,6 +57,7 @@ impl Worker {
                 let _ = works.push(work);
             });
             if works.is_empty() {
+                answers.completions.flush();
                 return None;
             }
             engine.begin(me);

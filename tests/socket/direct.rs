@@ -1,9 +1,16 @@
-//! Answers that a worker sends by itself.
+//! Answers that a worker sends by itself, to requests that the I/O thread read.
 
 use crate::support::*;
+use corelane::runtime::ModelSetup;
+use corelane::transport::ServerOptions;
 use corelane::units::Rows;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+
+/// Where the I/O thread reads all requests.
+fn serve(models: Vec<ModelSetup>) -> Fixture {
+    serve_with(models, ServerOptions { workers_tend: false, ..ServerOptions::default() })
+}
 
 #[test]
 fn a_lone_request_costs_few_system_calls() {

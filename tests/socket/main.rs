@@ -10,6 +10,7 @@ mod doors;
 mod encoded;
 mod ends;
 mod faults;
+mod lone;
 mod pressure;
 mod python;
 mod serial;

@@ -240,6 +240,7 @@ fn options(listen: &Listen) -> Result<ServerOptions, Exit> {
         tcp,
         serial: listen.serial.clone(),
         connections_max: listen.connections_max,
+        workers_tend: listen.workers_tend,
         ..ServerOptions::default()
     })
 }

@@ -3,7 +3,7 @@
 use super::encoded::View;
 use super::slots::Due;
 use super::{Conn, Core, Incoming, Phase};
-use crate::limits::{AUTH_NONCE_BYTES, DIRECT_ANSWER_BYTES_MAX, TIMEOUT_US_MAX};
+use crate::limits::{AUTH_NONCE_BYTES, DIRECT_ANSWER_BYTES_MAX, LONE_RUN_US_MAX, TIMEOUT_US_MAX};
 use crate::queue::outlet::ANSWER_HEAD_BYTES;
 use crate::queue::{Failure, Lease, Notify, Refusal, RefusalReason, Submit};
 use crate::sys::events::{Event, tell};
@@ -12,9 +12,12 @@ use crate::transport::arrivals::{Arrivals, Arrived};
 use crate::transport::bump;
 use crate::transport::link::Link;
 use crate::transport::table::Held;
-use crate::units::{Micros, ModelId, Priority, Receipt, RequestId, Rows};
+use crate::units::{Micros, ModelId, Nanos, Priority, Receipt, RequestId, Rows};
 use crate::wire::{self, ErrorCode, HealthKind, Reply, Request, ServerLimits};
 use std::io;
+
+/// Longest run for which the I/O thread's seat is left to a worker.
+const LONE_RUN_MAX: Nanos = Nanos(LONE_RUN_US_MAX * 1_000);
 
 /// An inference whose payload is coming.
 #[derive(Debug)]
@@ -289,13 +292,19 @@ impl Conn {
         }
         // Before it is queued: a worker's lines on it are later than this one then.
         tell(Event::RequestRead { connection: at, request: id.0, model: model as u16 });
+        let (rows, idle) = (lease.rows(), lease.queue().has_idle_worker());
         match lease.submit(submit) {
             Ok(ticket) => {
+                let queue = &core.models[model].served.queue;
                 let allowed = match submit.timeout {
-                    Micros(0) => core.models[model].served.queue.spec().default_timeout,
+                    Micros(0) => queue.spec().default_timeout,
                     given => given,
                 };
                 let held = Held { conn: at, request: id, submitted_at: core.now, allowed, view };
+                let run = queue.service().estimate(rows, 0, queue.spec().workers);
+                core.submitted.count += 1;
+                (core.submitted.conn, core.submitted.woke_worker) = (at, idle);
+                core.submitted.is_long |= run > LONE_RUN_MAX;
                 let entry = core.table.insert(model, ticket, held);
                 self.entries.push(entry);
                 self.ids.push(id);
@@ -314,7 +323,7 @@ impl Conn {
     }
 
     /// The request whose answer a worker sends or has sent, by its position among the ids.
-    pub(super) fn perhaps_answered(&self) -> Option<usize> {
+    pub(in crate::transport) fn perhaps_answered(&self) -> Option<usize> {
         let lent = self.lent?;
         if !self.link.as_ref()?.plug()?.has_begun() {
             return None;
@@ -332,7 +341,8 @@ impl Conn {
         let plug = self.link.as_ref()?.plug()?;
         let alone = core.table.held() == 0 && self.lent.is_none() && self.replies.is_empty();
         let short = lease.output_bytes() <= DIRECT_ANSWER_BYTES_MAX;
-        if !alone || !short || core.draining || self.phase != Phase::Ready {
+        // A worker in this thread's seat sends it anyway.
+        if !alone || !short || core.seat_is_away || core.draining || self.phase != Phase::Ready {
             return None;
         }
         plug.lend(lease.completion(), id, answer_head);
