@@ -5,6 +5,10 @@
 //! bit and wakes that worker. Both sides put a sequentially consistent fence between their write and
 //! their look, so at least one of them sees the other: a request is never left with all its workers
 //! asleep.
+//!
+//! A worker in the I/O thread's [seat](super::seat) sleeps where bytes come in, and is poked there. While
+//! it is awake there it says so, and nobody else is woken for what it serves: it looks at its rings
+//! after that, with a fence between.
 
 use crate::sys::futex::WaitWord;
 use crate::sys::sync::{AtomicU32, AtomicU64, Ordering, fence};

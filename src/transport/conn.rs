@@ -37,7 +37,7 @@ const READS_PER_TURN: usize = 16;
 /// See [`PAYLOAD_BYTES_PER_MS_MIN`].
 const BYTE_NS_MAX: u64 = 1_000_000 / PAYLOAD_BYTES_PER_MS_MIN;
 
-/// What the connections share, all on the I/O thread.
+/// What the connections share, all in the hands of who tends them.
 #[derive(Debug)]
 pub(super) struct Core {
     pub models: Box<[Model]>,

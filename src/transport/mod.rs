@@ -275,7 +275,7 @@ impl std::error::Error for BindError {
     }
 }
 
-/// Counters of the I/O thread; each is a statistic, written by that thread only.
+/// Counters of the I/O thread; each is a statistic, written only by who tends the connections.
 #[derive(Debug, Default)]
 pub struct TransportCounters {
     /// Connections accepted.
