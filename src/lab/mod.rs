@@ -19,6 +19,7 @@
 //! | [`device`] | the standard card of a board |
 //! | [`overhead`] | the runtime's own cost beside bare floors |
 //! | [`synthetic`] | a model whose compute time is sized to the machine |
+//! | [`rows`] | what a row costs in a batch beside alone |
 //! | [`sample`] | medians and spreads |
 
 pub mod compare;
@@ -29,6 +30,7 @@ pub mod history;
 pub mod load;
 pub mod overhead;
 pub mod profile;
+pub mod rows;
 pub mod run;
 pub mod sample;
 pub mod saturate;

@@ -228,6 +228,33 @@ fn bench_engine_times_several_sizes_and_every_step() {
 }
 
 #[test]
+fn bench_engine_holds_a_batch_against_its_rows() {
+    let mlp = model("mlp");
+    let args = ["bench", "engine", &mlp, "--engine", "plan", "--per-row", "--iterations", "7"];
+    let ran = run(&[&args[..], &["--batch", "4,8", "--profile", "--json"]].concat()).ok();
+    let reports = ran.json();
+    let batches: Vec<_> = reports.iter().map(|r| r["batch"].as_u64().unwrap()).collect();
+    assert_eq!(batches, [4, 8]);
+    for r in &reports {
+        for side in ["alone_ns", "batch_ns"] {
+            let times = r[side].as_array().unwrap();
+            assert_eq!(times.len(), 7);
+            assert!(times.iter().all(|ns| ns.as_u64().unwrap() > 0), "{r}");
+        }
+        assert_eq!((&r["pairs"], &r["allocator_calls"]), (&7.into(), &0.into()));
+        assert_eq!(r["same_answers"], true);
+        let ratio = |key: &str| r["ratio"][key].as_f64().unwrap();
+        let ordered = ["median_low", "quartile_1", "median", "quartile_3", "median_high"];
+        assert!(ordered.is_sorted_by(|a, b| ratio(a) <= ratio(b)), "{r}");
+        assert_eq!(r["steps"].as_array().unwrap().len(), 3);
+    }
+    let text = run(&[&args[..], &["--batch", "8"]].concat()).ok().out;
+    assert!(text.contains("batch 8 beside its rows alone, 7 pairs"), "{text}");
+    assert!(text.ends_with("; 0 allocator calls; answers have the same bits\n"), "{text}");
+    run(&args).says(2, "give a --batch above 1");
+}
+
+#[test]
 fn the_demo_is_right_also_on_one_core() {
     let first = corelane::sys::affinity::allowed().unwrap()[0].to_string();
     let output = std::process::Command::new("taskset")

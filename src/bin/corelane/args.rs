@@ -360,6 +360,10 @@ pub struct BenchEngineArgs {
     /// Timed runs.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub iterations: u32,
+    /// Hold each batch size against the same rows one by one, in pairs: what a row costs in a batch,
+    /// over what it costs alone. --iterations is then the number of pairs.
+    #[arg(long)]
+    pub per_row: bool,
     /// The core to pin to; default: the last allowed one.
     #[arg(long)]
     pub core: Option<u16>,

@@ -8,10 +8,12 @@ use corelane::engine::fake::FakeEngine;
 use corelane::engine::ort::settings::parse_providers;
 use corelane::engine::{self, BackendReport, EngineKind, LoadRequest, PlanIndex};
 use corelane::lab::overhead::{self, Effort};
+use corelane::lab::rows::{RowCost, Rows, StepCost};
 use corelane::lab::sample::percentile;
 use corelane::limits::{LOG_RING_BYTES_DEFAULT, MODEL_FILE_BYTES_MAX};
 use corelane::model::Manifest;
 use corelane::model::check::golden_inputs;
+use corelane::model::signature::TensorSpec;
 use corelane::runtime::ModelSetup;
 use corelane::sys::{affinity, alloc, clock, files};
 use corelane::units::CoreId;
@@ -57,6 +59,32 @@ struct EngineReport {
     /// With `--profile`: the steps of the plan, timed one by one in runs of their own.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     steps: Vec<StepReport>,
+}
+
+/// With `--per-row`: a batch beside its rows one by one.
+#[derive(Serialize)]
+struct PerRowReport {
+    /// Layout version.
+    schema: u32,
+    model: String,
+    engine: &'static str,
+    batch: usize,
+    /// Instruction set of the kernels, where the engine chooses one.
+    isa: Option<String>,
+    /// Where it computed, for an engine that can compute in several places.
+    #[serde(flatten)]
+    backend: Option<BackendReport>,
+    /// The core that the one thread was pinned to.
+    core: u16,
+    /// How often both sides were timed.
+    pairs: usize,
+    /// Whether the last runs of both sides had the same bits.
+    same_answers: bool,
+    #[serde(flatten)]
+    cost: RowCost,
+    /// With `--profile`: the steps of both plans, in pairs of their own.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    steps: Vec<StepCost>,
 }
 
 /// Time of one step of a plan.
@@ -110,8 +138,15 @@ fn engine(args: &BenchEngineArgs) -> Outcome {
             .map_err(|e| Exit::new(Code::Usage, format_args!("--provider: {e}")))?;
     }
     let mut batches: Vec<usize> = args.batch.iter().map(|&b| usize::from(b)).collect();
+    if args.per_row {
+        batches.push(1);
+    }
     batches.sort_unstable();
     batches.dedup();
+    if args.per_row && batches == [1] {
+        let text = "--per-row holds a batch against its rows: give a --batch above 1";
+        return Err(Exit::new(Code::Usage, text));
+    }
     let request = LoadRequest {
         bytes: &bytes,
         batch_sizes: &batches,
@@ -139,6 +174,9 @@ fn engine(args: &BenchEngineArgs) -> Outcome {
     }
     let mut instance = engine.instance().map_err(|e| config(&e))?;
     let iterations = args.iterations as usize;
+    if args.per_row {
+        return per_row(args, &manifest, &*engine, &mut *instance, core);
+    }
     let isa = engine.describe().isa;
     let mut golden = true;
     let mut reports = vec![];
@@ -231,6 +269,91 @@ fn engine(args: &BenchEngineArgs) -> Outcome {
     Ok(())
 }
 
+/// Each batch size beside its rows one by one.
+fn per_row(
+    args: &BenchEngineArgs,
+    manifest: &Manifest,
+    engine: &dyn engine::Engine,
+    instance: &mut dyn engine::Instance,
+    core: CoreId,
+) -> Outcome {
+    let failed = |e: engine::RunError| Exit::new(Code::Failure, e);
+    let pairs = args.iterations as usize;
+    let goldens: Vec<_> = (engine.signature().inputs.iter().enumerate())
+        .map(|(k, spec)| golden_rows(manifest, k, spec))
+        .collect();
+    let golden = goldens.iter().all(Option::is_some);
+    for (plan, &batch) in engine.batch_sizes().iter().enumerate() {
+        fill(instance, engine, manifest, PlanIndex(plan), batch);
+        instance.warm_up(PlanIndex(plan)).map_err(failed)?;
+    }
+    for (plan, &batch) in engine.batch_sizes().iter().enumerate().filter(|(_, b)| **b > 1) {
+        let row = |k: usize, row: usize, bytes: &mut [u8]| {
+            if let Some(golden) = &goldens[k] {
+                let rows = golden.len() / bytes.len();
+                bytes.copy_from_slice(&golden[row % rows * bytes.len()..][..bytes.len()]);
+            }
+        };
+        // Batch size 1 is among the sizes.
+        let Some(mut rows) = Rows::new(engine, PlanIndex(plan), row) else { continue };
+        let cost = rows.measure(instance, pairs).map_err(failed)?;
+        let same_answers = rows.same_answers();
+        let steps = match args.profile {
+            true => rows.steps(instance, pairs).map_err(failed)?,
+            false => vec![],
+        };
+        let report = PerRowReport {
+            schema: 1,
+            model: manifest.name.clone(),
+            engine: engine.kind().name(),
+            batch,
+            isa: engine.describe().isa,
+            backend: engine.backend().cloned(),
+            core: core.0,
+            pairs,
+            same_answers,
+            cost,
+            steps,
+        };
+        if args.json {
+            print_json(&report)?;
+            continue;
+        }
+        let ratio = &report.cost.ratio;
+        outln!(
+            "{} on engine {}, batch {batch} beside its rows alone, {pairs} pairs of {} runs on core {core} of \
+             {}: a row takes {:.3} of its time alone (95 %: {:.3} to {:.3}; quartiles {:.3} and {:.3}; of \
+             minima {:.3}); alone p50 {}, in the batch {}; {} allocator calls; answers {}",
+            report.model,
+            report.engine,
+            report.cost.repeats,
+            if golden { "golden rows" } else { "zeros" },
+            ratio.median,
+            ratio.median_low,
+            ratio.median_high,
+            ratio.quartile_1,
+            ratio.quartile_3,
+            ratio.of_minima,
+            tensors::span(percentile(&mut report.cost.alone_ns.clone(), 500) / batch as u64),
+            tensors::span(percentile(&mut report.cost.batch_ns.clone(), 500) / batch as u64),
+            report.cost.allocator_calls,
+            if report.same_answers { "have the same bits" } else { "differ in bits" },
+        );
+        for (i, step) in report.steps.iter().enumerate() {
+            outln!(
+                "{i:>4} alone {:>10}, in the batch {:>10}: {:.3} ({:.3} to {:.3})  {}",
+                tensors::span(step.alone_p50_ns / batch as u64),
+                tensors::span(step.batch_p50_ns / batch as u64),
+                step.ratio.median,
+                step.ratio.quartile_1,
+                step.ratio.quartile_3,
+                step.step
+            );
+        }
+    }
+    Ok(())
+}
+
 /// Time of each step of a plan.
 fn profile(
     engine: &dyn engine::Engine,
@@ -267,21 +390,24 @@ fn fill(
 ) -> bool {
     let mut golden = true;
     for (k, spec) in engine.signature().inputs.iter().enumerate() {
-        let array = manifest
-            .dir
-            .as_ref()
-            .and_then(|dir| tensors::read_npy(&dir.join(format!("golden/input_{k}.npy"))).ok());
-        let row = array.filter(|a| a.dtype == spec.dtype && a.data.len() >= spec.row_bytes());
-        golden &= row.is_some();
+        let rows = golden_rows(manifest, k, spec);
+        golden &= rows.is_some();
         let staging = &mut instance.input_mut(plan, k)[..batch * spec.row_bytes()];
         for to in staging.chunks_exact_mut(spec.row_bytes()) {
-            match &row {
-                Some(row) => to.copy_from_slice(&row.data[..spec.row_bytes()]),
+            match &rows {
+                Some(rows) => to.copy_from_slice(&rows[..spec.row_bytes()]),
                 None => to.fill(0),
             }
         }
     }
     golden
+}
+
+/// The model's golden rows of input `k`, if it has any that fit.
+fn golden_rows(manifest: &Manifest, k: usize, spec: &TensorSpec) -> Option<Vec<u8>> {
+    let array =
+        tensors::read_npy(&manifest.dir.as_ref()?.join(format!("golden/input_{k}.npy"))).ok()?;
+    (array.dtype == spec.dtype && array.data.len() >= spec.row_bytes()).then_some(array.data)
 }
 
 fn overhead(args: &BenchOverheadArgs) -> Outcome {
