@@ -3,7 +3,7 @@
 use super::activation::{self, Activation};
 use super::aligned::AlignedBuf;
 use super::depthwise::{self, Depthwise};
-use super::direct::Direct;
+use super::direct::{self, Direct};
 use super::gemm::{self, Dest, Panels, tile_rows};
 use super::winograd::{self, Kind};
 use super::{Isa, Kernels};
@@ -372,6 +372,8 @@ impl Conv2d {
     pub fn scratch_len(&self, batch: usize) -> usize {
         match &self.weights {
             Weights::Winograd(w) => w.scratch_len(&self.params, batch),
+            _ if self.algorithm == ConvAlgorithm::Direct => direct::padded(&self.params)
+                .map_or(0, |p| p.input_len() * direct::images_at_once(&p, batch)),
             _ => 0,
         }
     }
@@ -432,6 +434,22 @@ impl Conv2d {
                 }
             }
             Weights::Panels { groups, zeros } => {
+                let zeros = zeros.as_ptr();
+                if let (Some(padded), [panels]) = (direct::padded(p), &groups[..]) {
+                    let each = direct::images_at_once(&padded, batch);
+                    let (isa, b) = (kernels.checked, panels.view());
+                    for first in (0..batch).step_by(each.max(1)) {
+                        let images = each.min(batch - first);
+                        let x = &x[first * p.input_len()..][..images * p.input_len()];
+                        let x = direct::pad(p, x, scratch);
+                        // SAFETY: pixels before this image's are within `y` and the residual, whose lengths
+                        // were checked above.
+                        let dest = unsafe { dest.from_row(first * oh * ow) };
+                        let pixels = images * oh * ow;
+                        Direct { isa, p: &padded, pixels, x, channel: 0, b, zeros, dest }.run();
+                    }
+                    return;
+                }
                 for (g, panels) in groups.iter().enumerate() {
                     let (cin_g, cout_g) = (p.c_in / p.groups, p.c_out / p.groups);
                     let mut dest = dest;
@@ -445,17 +463,8 @@ impl Conv2d {
                             }
                         }
                     }
-                    Direct {
-                        isa: kernels.checked,
-                        p,
-                        pixels,
-                        x,
-                        channel: g * cin_g,
-                        b: panels.view(),
-                        zeros: zeros.as_ptr(),
-                        dest,
-                    }
-                    .run();
+                    let (isa, b, channel) = (kernels.checked, panels.view(), g * cin_g);
+                    Direct { isa, p, pixels, x, channel, b, zeros, dest }.run();
                 }
             }
         }

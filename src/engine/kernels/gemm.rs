@@ -46,6 +46,19 @@ pub(super) struct Dest {
     pub(super) act: Activation,
 }
 
+impl Dest {
+    /// The same from row `row` on.
+    /// # Safety
+    /// The row is one of the destination's, and of the residual's, if there is one.
+    pub(super) unsafe fn from_row(self, row: usize) -> Dest {
+        // SAFETY: by the caller's promise both stay within what they point to.
+        unsafe {
+            let res = if self.res.is_null() { self.res } else { self.res.add(row * self.ldr) };
+            Dest { c: self.c.add(row * self.ldc), res, ..self }
+        }
+    }
+}
+
 /// Some rows that one register tile computes, and where their runs are in the pointer table: run `r`
 /// of row `m` at `table + r * MR + m`.
 #[derive(Debug, Clone, Copy, Default)]

@@ -149,6 +149,33 @@ fn geometry(
     p
 }
 
+#[test]
+fn narrow_images_of_few_channels_are_padded_first() {
+    let first = |hw, channels, kernel, stride, pads: (usize, usize, usize, usize)| {
+        let mut p = ConvParams::new(hw, channels, kernel);
+        (p.stride_h, p.stride_w) = (stride, stride);
+        (p.pad_top, p.pad_left, p.pad_bottom, p.pad_right) = pads;
+        p
+    };
+    let speech = first((49, 10), (1, 64), (10, 4), 2, (4, 1, 5, 1));
+    let tiny = first((32, 32), (3, 16), (3, 3), 1, (1, 1, 1, 1));
+    let wide = first((96, 96), (3, 8), (3, 3), 2, (0, 0, 1, 1));
+    // Floats of scratch for one image, and for seven.
+    for (p, one, seven) in
+        [(speech, 58 * 12, 5 * 58 * 12), (tiny, 34 * 34 * 3, 34 * 34 * 3), (wide, 0, 0)]
+    {
+        for kernels in all() {
+            let w = vec![0.0; p.c_out * p.c_in * p.kernel_h * p.kernel_w];
+            let conv = Conv2d::new(&kernels, p, &w, None).expect("valid");
+            assert_eq!(conv.algorithm(), ConvAlgorithm::Direct);
+            assert_eq!((conv.scratch_len(1), conv.scratch_len(7)), (one, seven), "{p:?}");
+            assert_eq!(conv.scratch_len(0), 0);
+        }
+        conv_case(p, 7, 3, 1);
+        conv_case(p, 1, 8, 2);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -168,6 +195,16 @@ proptest! {
         groups in 1usize..4, batch in 1usize..9, g in any::<u64>(), opts in any::<u64>(), seed in any::<u64>(),
     ) {
         conv_case(geometry(hw, channels, kernel, groups, g), batch, opts, seed);
+    }
+
+    /// Images of more pixels than a table holds pointers for, whose lines are alike but for the first and the
+    /// last ones.
+    #[test]
+    fn convolution_over_many_lines(
+        hw in (12usize..40, 3usize..30), channels in (1usize..5, 1usize..24), kernel in (1usize..6, 1usize..6),
+        batch in 1usize..4, g in any::<u64>(), opts in any::<u64>(), seed in any::<u64>(),
+    ) {
+        conv_case(geometry(hw, channels, kernel, 1, g), batch, opts, seed);
     }
 
     #[test]
