@@ -31,9 +31,9 @@ type Output<'c> = dyn FnMut(usize, &[u8]) + 'c;
 /// One call of the client's, with what it has so far. What ends it is kept here, so that what drives it
 /// need only say whether it goes on: errors are large, and moving them up is code.
 struct Call<'c, E> {
-    /// When it must have ended, and the time when it was looked at last.
-    until: u64,
+    /// The time when it was looked at last, and what was left then of what it may take.
     now: u64,
+    left: u32,
     within: Micros,
     wanted: Wanted,
     id: RequestId,
@@ -45,16 +45,17 @@ struct Call<'c, E> {
     model: SerialModel,
     output: Option<&'c mut Output<'c>>,
     output_len: usize,
-    answer: Option<SerialAnswer>,
-    end: Option<SerialError<E>>,
+    /// Something ended it, which is the result then.
+    failed: bool,
+    result: Result<SerialAnswer, SerialError<E>>,
 }
 
 impl<'c, E> Call<'c, E> {
     #[inline(never)]
     fn new(within: Micros, opening: Opening<'c>) -> Self {
         Call {
-            until: 0,
             now: 0,
+            left: within.0,
             within,
             wanted: Wanted::Time,
             id: RequestId(0),
@@ -65,23 +66,16 @@ impl<'c, E> Call<'c, E> {
             model: SerialModel::new(0),
             output: None,
             output_len: 0,
-            answer: None,
-            end: None,
-        }
-    }
-    /// What an inference came to.
-    fn result(self) -> Result<SerialAnswer, SerialError<E>> {
-        match (self.end, self.answer) {
-            (Some(error), _) => Err(error),
-            (None, Some(answer)) => Ok(answer),
-            // It can't have been whole.
-            (None, None) => Err(SerialError::Clock),
+            failed: false,
+            result: Err(SerialError::Clock),
         }
     }
     /// Ends it, unless something did before. Always false: it does not go on.
+    #[inline(never)]
     fn fail(&mut self, error: SerialError<E>) -> bool {
-        if self.end.is_none() {
-            self.end = Some(error);
+        if !self.failed {
+            self.result = Err(error);
+            self.failed = true;
         }
         false
     }
@@ -140,15 +134,18 @@ impl<'c, E> Call<'c, E> {
                     self.fail(SerialError::OutputLength { len, wanted });
                 }
                 let rows = Rows(fields.u16());
-                self.answer = Some(SerialAnswer { rows, receipt: fields.receipt() });
+                let receipt = fields.receipt();
+                if !self.failed {
+                    self.result = Ok(SerialAnswer { rows, receipt });
+                }
             }
             // The session has read it.
             _ => return true,
         }
         self.whole |= self.mine && payload_len == 0;
         if let Err(error) = fields.end(said) {
-            self.end = Some(SerialError::Session(SessionError::Message(error)));
-            return false;
+            self.failed = false;
+            return self.fail(SerialError::Session(SessionError::Message(error)));
         }
         true
     }
@@ -179,7 +176,6 @@ where
     fn begin<E>(&mut self, call: &mut Call<'_, E>) -> bool {
         let Ok(now) = self.clock.now() else { return call.fail(SerialError::Clock) };
         call.now = now;
-        call.until = now + u64::from(call.within.0);
         true
     }
 
@@ -198,6 +194,8 @@ where
             Err(error) => return call.fail(SerialError::Port(error)),
         };
         let Ok(now) = self.clock.now() else { return call.fail(SerialError::Clock) };
+        let took = u32::try_from(now.saturating_sub(call.now)).unwrap_or(u32::MAX);
+        call.left = call.left.saturating_sub(took);
         call.now = now;
         let bytes = chunk.get(..read).unwrap_or(&chunk);
         if let Err(Fault) = self.take(now, bytes, &mut |told| call.hear(told)) {
@@ -215,15 +213,16 @@ where
             if port.cancelled() {
                 call.fail(SerialError::Cancelled);
             }
-            if now >= call.until {
+            if call.left == 0 {
                 call.fail(SerialError::Deadline { allowed: call.within });
             }
-            if read == 0 && written == 0 && call.end.is_none() {
-                let next = self.next_timeout().unwrap_or(call.until).min(call.until);
-                port.idle(next.saturating_sub(now));
+            if read == 0 && written == 0 && !call.failed {
+                let left = u64::from(call.left);
+                let next = self.next_timeout().map_or(left, |next| next.saturating_sub(now));
+                port.idle(next.min(left));
             }
         }
-        call.end.is_none()
+        !call.failed
     }
     /// Gives the port what is to be sent, as much as it takes at once.
     fn write<P: Port>(&mut self, port: &mut P, now: u64) -> Result<usize, P::Error> {
@@ -271,10 +270,10 @@ where
             return call.fail(error);
         }
         while !self.open_once(port, call) {
-            if !matches!(call.end, Some(SerialError::Link(_))) {
+            if !matches!(call.result, Err(SerialError::Link(_))) {
                 return false;
             }
-            call.end = None;
+            call.failed = false;
         }
         true
     }
@@ -301,10 +300,10 @@ where
             }
         }
         // An error may have come in the same piece of the line.
-        if call.end.is_none() && !call.walk.is_whole() {
+        if !call.walk.is_whole() {
             call.fail(SerialError::Signature(crate::wire::BodyError));
         }
-        call.end.is_none()
+        !call.failed
     }
     /// Opens a model by its name, or by an [`Opening`] with encodings; opening does nothing at the
     /// server, so it is begun again after the loss of a session, as long as there is time. The model's
@@ -323,7 +322,7 @@ where
         if self.begin(&mut call) && self.open_call(port, &mut call) {
             return Ok(call.model);
         }
-        Err(call.end.unwrap_or(SerialError::Clock))
+        Err(call.result.err().unwrap_or(SerialError::Clock))
     }
 
     /// Asks for one inference, and waits for its answer.
@@ -347,9 +346,10 @@ where
         call.want(Wanted::Answer);
         // The server's time begins when it has everything, and the answer's way is not its.
         let way = self.link.line_time(wanted.saturating_add(call.output_len));
+        let way = u32::try_from(way).unwrap_or(u32::MAX);
         call.id = loop {
-            let left = call.until.saturating_sub(call.now).saturating_sub(way);
-            let deadline = Micros(left.clamp(1, u64::from(TIMEOUT_US_MAX)) as u32);
+            let left = call.left.saturating_sub(way);
+            let deadline = Micros(left.clamp(1, TIMEOUT_US_MAX));
             let (model, rows, priority) = (model.id, request.rows, request.priority);
             match self.ask_infer(&Infer { model, rows, deadline, priority }, wanted) {
                 Ok(Some(id)) => break id,
@@ -361,7 +361,7 @@ where
             }
         };
         let mut len = 0;
-        while call.end.is_none() && !call.whole {
+        while !call.failed && !call.whole {
             while len < wanted && self.link.send_room() > 0 {
                 let Some(byte) = input() else {
                     call.fail(SerialError::InputLength { len, wanted });
@@ -370,11 +370,11 @@ where
                 len += 1;
                 self.link.send(&[byte], len < wanted);
             }
-            if call.end.is_none() {
+            if !call.failed {
                 self.turn(port, call);
             }
         }
-        if call.end.is_some() && self.session.is_in_flight(call.id) {
+        if call.failed && self.session.is_in_flight(call.id) {
             if len < wanted {
                 // A frame without its end can't be taken back.
                 self.disconnect();
@@ -383,10 +383,10 @@ where
                 let _ = self.ask_cancel(call.id);
             }
         }
-        if call.end.is_none() && input().is_some() {
+        if !call.failed && input().is_some() {
             call.fail(SerialError::InputLength { len: wanted + 1, wanted });
         }
-        call.end.is_none()
+        !call.failed
     }
     /// Sends an inference and waits for its answer. The input's bytes are as
     /// [`wire`](crate::wire#payloads) lays them out; `output` gets the answer's, in pieces, each
@@ -410,7 +410,7 @@ where
         if self.begin(&mut call) {
             self.infer_call(port, model, request, &mut || input.next(), &mut call);
         }
-        call.result()
+        call.result
     }
 
     /// As [`infer`](Self::infer), made again as `retries` says; `input` gives the bytes anew each
@@ -447,7 +447,7 @@ where
             }
             on = self.again(port, retries, &mut left, &mut call);
         }
-        call.result()
+        call.result
     }
     /// Whether a call that failed is made again: after its pause, and with its error forgotten.
     #[inline(never)]
@@ -458,24 +458,24 @@ where
         left: &mut u8,
         call: &mut Call<'_, P::Error>,
     ) -> bool {
-        match &call.end {
+        match &call.result {
             // To be opened anew: the request itself was not sent yet.
-            Some(SerialError::StaleModel) => {
-                call.end = None;
+            Err(SerialError::StaleModel) => {
+                call.failed = false;
                 return true;
             }
-            Some(SerialError::Link(_)) if retries.after_link_loss => {}
-            Some(error) if error.is_refused_for_now() => {}
+            Err(SerialError::Link(_)) if retries.after_link_loss => {}
+            Err(error) if error.is_refused_for_now() => {}
             _ => return false,
         }
         if *left == 0 {
             return false;
         }
         *left -= 1;
-        call.end = None;
+        call.failed = false;
         call.want(Wanted::Time);
-        let until = call.now + u64::from(retries.pause.0);
-        while call.now < until {
+        let until = call.left.saturating_sub(retries.pause.0);
+        while call.left > until {
             if !self.turn(port, call) {
                 return false;
             }

@@ -96,9 +96,10 @@ where
         send: T,
         seed: u32,
     ) -> Result<Self, BufferTooSmall> {
+        Endpoint::check(&receive, &send)?;
         Ok(SerialClient {
             clock: Ticks::new(clock),
-            link: Endpoint::new(Role::Initiator, options, receive, send, seed)?,
+            link: Endpoint::over(Role::Initiator, options, receive, send, seed),
             session: Session::new(),
             generation: 0,
             line: [0; LINE_BYTES],

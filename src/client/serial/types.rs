@@ -77,10 +77,11 @@ impl<E> SerialError<E> {
     }
     /// Whether the request was certainly not executed and may be taken later.
     pub fn is_refused_for_now(&self) -> bool {
-        matches!(
-            self.code(),
-            Some(ErrorCode::QueueFull | ErrorCode::NotReady | ErrorCode::TooManyInFlight)
-        )
+        // By its number: what all the others mean is a table that a microcontroller need not have.
+        const FULL: u16 = ErrorCode::QueueFull.number();
+        const NOT_READY: u16 = ErrorCode::NotReady.number();
+        const IN_FLIGHT: u16 = ErrorCode::TooManyInFlight.number();
+        matches!(self, SerialError::Server { number: FULL | NOT_READY | IN_FLIGHT, .. })
     }
 }
 

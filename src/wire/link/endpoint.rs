@@ -29,13 +29,15 @@ const fn before(a: u16, b: u16) -> bool {
     (a.wrapping_sub(b) as i16) < 0
 }
 
+/// The time left of a timer that does not run.
+const NEVER: u32 = u32::MAX;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 enum Phase {
     /// No session; the initiator does not ask for one.
     Down,
     /// The initiator asks for one.
-    Opening { next_at: u64, pause: u32 },
+    Opening,
     /// There is one.
     Up,
 }
@@ -82,6 +84,40 @@ impl Outgoing {
     }
 }
 
+/// Where both streams of a session stand.
+#[derive(Debug, Clone, Copy, Default)]
+struct Flow {
+    // --- our stream ---
+    /// Everything before it is acknowledged.
+    acked: u16,
+    /// The next to be sent.
+    next: u16,
+    /// The furthest that was ever sent.
+    sent: u16,
+    /// The peer has room up to here.
+    edge: u16,
+    /// Of the next data frame.
+    count: u8,
+    /// Of the first data frame since the sender went back last.
+    round: u8,
+    tries: u8,
+    /// More of the stream comes at once: a short frame may wait for it.
+    more: bool,
+    /// The position whose acknowledgement is timed, and since how long it is.
+    timed: Option<u16>,
+    timed_us: u32,
+    round_trip: RoundTrip,
+
+    // --- the peer's stream ---
+    received: u16,
+    /// The data frame that must come next, by its count.
+    next_count: u8,
+
+    /// The streams have moved.
+    touched: bool,
+    probing: bool,
+}
+
 /// How long acknowledgements take, in microseconds: their mean and their spread, smoothed.
 #[derive(Debug, Clone, Copy, Default)]
 struct RoundTrip {
@@ -114,8 +150,8 @@ impl RoundTrip {
 #[derive(Debug, Clone)]
 pub struct Endpoint<R, T> {
     role: Role,
-    /// The time of the call that goes on. Instants are 64 bits and never wrap; spans are 32, which is
-    /// less work for a small core.
+    /// The time of the latest call. Instants are 64 bits and never wrap; what is kept besides are spans, of
+    /// 32 bits of microseconds (over an hour), which is less work for a small core.
     now: u64,
     latency: u32,
     /// What a byte takes on the line (8N1), in sixteenths of a microsecond.
@@ -126,50 +162,29 @@ pub struct Endpoint<R, T> {
     session: u16,
     nonce: u32,
     version: u8,
-    /// The session's streams have moved.
-    touched: bool,
+    /// Pause before a session is asked for again.
+    pause: u32,
     /// Longest frame that the peer takes.
     peer_frame: usize,
+    flow: Flow,
     due: Due,
     outgoing: Outgoing,
     /// The line may hold the beginning of something: a delimiter must come first.
     lead: bool,
 
-    // --- our stream ---
-    /// Everything before it is acknowledged.
-    acked: u16,
-    /// The next to be sent.
-    next: u16,
-    /// The furthest that was ever sent.
-    sent: u16,
-    /// The peer has room up to here.
-    edge: u16,
-    /// Of the next data frame.
-    count: u8,
-    /// Of the first data frame since the sender went back last.
-    round: u8,
-    tries: u8,
-    /// More of the stream comes at once: a short frame may wait for it.
-    more: bool,
-    resend_at: Option<u64>,
-    /// The position whose acknowledgement is timed, and since when.
-    timed: Option<(u16, u64)>,
-    round_trip: RoundTrip,
-
-    // --- the peer's stream ---
-    received: u16,
-    /// The data frame that must come next, by its count.
-    next_count: u8,
     /// Bytes after `received` that this side has room for.
     room: u16,
     /// The room that the peer was told last, as a position.
     told_edge: u16,
 
-    last_heard: u64,
-    last_ping: u64,
+    /// Until a session is asked for again, or what is not acknowledged is sent again.
+    timer: u32,
+    /// Since the last sound frame of the session.
+    silent: u32,
+    /// Since the last ping.
+    unasked: u32,
     /// The layer above waits for the peer.
     waiting: bool,
-    probing: bool,
     /// Bytes of the unit that is coming in.
     unit_bytes: u32,
     damaged: bool,
@@ -191,19 +206,29 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
         send: T,
         seed: u32,
     ) -> Result<Self, BufferTooSmall> {
-        for len in [receive.as_ref().len(), send.as_ref().len()] {
-            if len < LINK_FRAME_BYTES_MIN {
-                return Err(BufferTooSmall { len, min: LINK_FRAME_BYTES_MIN });
-            }
+        Self::check(&receive, &send)?;
+        Ok(Self::over(role, options, receive, send, seed))
+    }
+    /// Whether both buffers are long enough.
+    pub(crate) fn check(receive: &R, send: &T) -> Result<(), BufferTooSmall> {
+        let len = receive.as_ref().len().min(send.as_ref().len());
+        if len < LINK_FRAME_BYTES_MIN {
+            return Err(BufferTooSmall { len, min: LINK_FRAME_BYTES_MIN });
         }
+        Ok(())
+    }
+    /// An end over buffers that are long enough. Apart from [`new`](Self::new), so that a client can be made
+    /// where it is to be, and not in a result that is moved: that takes stack and code.
+    pub(crate) fn over(role: Role, options: LinkOptions, receive: R, send: T, seed: u32) -> Self {
         let room = options.receive_window.min(LINK_WINDOW_BYTES_MAX as u16);
         let sixteenths = 160_000_000 / options.baud.max(LINK_BAUD_MIN);
-        Ok(Endpoint {
+        Endpoint {
             role,
             now: 0,
             latency: options.latency.0.min(LATENCY_US_MAX),
             byte_us_sixteenths: sixteenths,
-            touched: false,
+            pause: 0,
+            flow: Flow::default(),
             decoder: Decoder::new(receive),
             ring: Ring::new(send),
             phase: Phase::Down,
@@ -214,29 +239,16 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
             due: Due::default(),
             outgoing: Outgoing::NONE,
             lead: true,
-            acked: 0,
-            next: 0,
-            sent: 0,
-            edge: 0,
-            count: 0,
-            round: 0,
-            tries: 0,
-            more: false,
-            resend_at: None,
-            timed: None,
-            round_trip: RoundTrip::default(),
-            received: 0,
-            next_count: 0,
             room,
             told_edge: 0,
-            last_heard: 0,
-            last_ping: 0,
+            timer: NEVER,
+            silent: 0,
+            unasked: 0,
             waiting: false,
-            probing: false,
             unit_bytes: 0,
             damaged: false,
             counters: Counters::default(),
-        })
+        }
     }
     /// Whether there is a session.
     pub fn is_up(&self) -> bool {
@@ -258,9 +270,10 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
     pub fn open(&mut self, now: u64) {
         if self.role == Role::Initiator {
             self.nonce = self.nonce.wrapping_mul(0x9E37_79B1).wrapping_add(0x7F4A_7C15);
-            self.now = now;
+            self.pass(now);
             self.reset_streams();
-            self.phase = Phase::Opening { next_at: now, pause: self.patience() };
+            self.phase = Phase::Opening;
+            (self.timer, self.pause) = (0, self.patience());
         }
     }
     /// Ends the session and says so to the peer.
@@ -281,12 +294,8 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
             self.lead = true;
         }
         self.ring.clear();
-        (self.acked, self.next, self.sent, self.edge) = (0, 0, 0, 0);
-        (self.received, self.next_count, self.tries) = (0, 0, 0);
-        (self.count, self.round) = (0, 0);
-        (self.timed, self.round_trip) = (None, RoundTrip::default());
-        (self.more, self.resend_at, self.touched) = (false, None, false);
-        self.probing = false;
+        self.flow = Flow::default();
+        self.timer = NEVER;
     }
 
     // --- the stream, as the layer above sees it ---
@@ -305,19 +314,19 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
         if self.phase != Phase::Up {
             return 0;
         }
-        self.more = more;
+        self.flow.more = more;
         self.ring.write(bytes)
     }
     /// Whether everything that was taken is acknowledged.
     pub fn all_acked(&self) -> bool {
-        self.acked == self.ring.end()
+        self.flow.acked == self.ring.end()
     }
     /// Says how many bytes of the peer's stream there is room for.
     pub fn set_room(&mut self, bytes: usize) {
         self.room = bytes.min(LINK_WINDOW_BYTES_MAX) as u16;
         // The peer may be waiting for what it was not told yet.
-        let opened = self.received.wrapping_add(self.room).wrapping_sub(self.told_edge);
-        let told = self.told_edge.wrapping_sub(self.received);
+        let opened = self.flow.received.wrapping_add(self.room).wrapping_sub(self.told_edge);
+        let told = self.told_edge.wrapping_sub(self.flow.received);
         let frame = self.decoder.capacity().saturating_sub(OVERHEAD) as u16;
         if self.phase == Phase::Up && (opened as i16) > 0 && told < frame && opened >= frame / 2 {
             self.due.ack = true;
@@ -326,24 +335,24 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
     /// Says whether the layer above waits for the peer: then signs of life are asked for, and a
     /// silent peer is given up.
     pub fn set_waiting(&mut self, waiting: bool, now: u64) {
-        self.now = now;
+        self.pass(now);
         if waiting && !self.waiting {
-            self.last_heard = self.last_heard.max(now);
+            self.silent = 0;
         }
         self.waiting = waiting;
     }
 
     /// Asks for a sign of life if there was none for a while.
     pub fn probe(&mut self, now: u64) {
-        self.now = now;
-        if self.phase == Phase::Up && self.age(self.last_heard) >= KEEP_ALIVE_US {
-            self.probing = true;
+        self.pass(now);
+        if self.phase == Phase::Up && self.silent >= KEEP_ALIVE_US {
+            self.flow.probing = true;
             self.due.ping = true;
         }
     }
     /// Whether [`probe`](Self::probe) still waits.
     pub fn is_probing(&self) -> bool {
-        self.probing
+        self.flow.probing
     }
     /// How long the line takes for so many bytes of a stream, in microseconds, frames around them
     /// included; at most half an hour.
@@ -359,18 +368,17 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
 
     // --- time ---
 
-    /// Microseconds since then.
+    /// Lets the time pass up to `now`; an earlier one is no time at all.
     #[inline(never)]
-    fn age(&self, then: u64) -> u32 {
-        span(self.now, then)
-    }
-    /// Microseconds until then; 0: it is due.
-    #[inline(never)]
-    fn left(&self, at: u64) -> u32 {
-        span(at, self.now)
-    }
-    fn after(&self, span: u32) -> u64 {
-        self.now + u64::from(span)
+    fn pass(&mut self, now: u64) {
+        let us = u32::try_from(now.saturating_sub(self.now)).unwrap_or(u32::MAX);
+        self.now = self.now.max(now);
+        if self.timer != NEVER {
+            self.timer = self.timer.saturating_sub(us);
+        }
+        for since in [&mut self.silent, &mut self.unasked, &mut self.flow.timed_us] {
+            *since = since.saturating_add(us);
+        }
     }
     /// How long the line takes for so many bytes, in microseconds.
     #[inline(never)]
@@ -383,69 +391,59 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
     #[inline(never)]
     fn patience(&self) -> u32 {
         let own = self.decoder.capacity().min(LINK_FRAME_BYTES_MAX);
-        let flight = usize::from(self.sent.wrapping_sub(self.acked));
+        let flight = usize::from(self.flow.sent.wrapping_sub(self.flow.acked));
         self.latency + self.line_us(2 * (own + self.peer_frame) + flight)
     }
     /// When [`poll`](Self::poll) must be called at the latest, if nothing else happens.
     pub fn next_timeout(&self) -> Option<u64> {
-        let mut left = u32::MAX;
-        match self.phase {
-            Phase::Down => return None,
-            Phase::Opening { next_at, .. } => left = self.left(next_at),
-            Phase::Up => {
-                if let Some(at) = self.resend_at {
-                    left = self.left(at);
-                }
-                if self.role == Role::Acceptor || self.waiting {
-                    let silence = SILENCE_US_MAX.saturating_sub(self.age(self.last_heard));
-                    left = left.min(silence);
-                }
-                if self.waiting {
-                    left = left.min(self.ping_in());
-                }
-                if left == u32::MAX {
-                    return None;
-                }
+        let mut left = self.timer;
+        if self.phase == Phase::Up {
+            if self.is_watching() {
+                left = left.min(SILENCE_US_MAX.saturating_sub(self.silent));
+            }
+            if self.waiting {
+                left = left.min(self.ping_in());
             }
         }
-        Some(self.after(left))
+        (left != NEVER).then(|| self.now + u64::from(left))
     }
     fn ping_in(&self) -> u32 {
-        let age = self.age(self.last_heard).min(self.age(self.last_ping));
-        KEEP_ALIVE_US.saturating_sub(age)
+        KEEP_ALIVE_US.saturating_sub(self.silent.min(self.unasked))
+    }
+    /// Whether a silent peer is given up.
+    fn is_watching(&self) -> bool {
+        self.role == Role::Acceptor || self.waiting
     }
     /// Looks at the clock. Returns why the session is over, if it is.
     pub fn poll(&mut self, now: u64) -> Option<DownReason> {
-        self.now = now;
+        self.pass(now);
         match self.phase {
             Phase::Down => {}
-            Phase::Opening { next_at, pause } => {
-                if self.left(next_at) == 0 {
+            Phase::Opening => {
+                if self.timer == 0 {
                     self.due.open = true;
-                    let longer = (2 * pause).min(OPEN_PAUSE_US_MAX).max(pause);
-                    self.phase = Phase::Opening { next_at: self.after(pause), pause: longer };
+                    self.timer = self.pause;
+                    self.pause = (2 * self.pause).min(OPEN_PAUSE_US_MAX).max(self.pause);
                 }
             }
             Phase::Up => {
-                if (self.role == Role::Acceptor || self.waiting)
-                    && self.age(self.last_heard) >= SILENCE_US_MAX
-                {
+                if self.is_watching() && self.silent >= SILENCE_US_MAX {
                     return self.lose(DownReason::Silence);
                 }
                 if self.waiting && self.ping_in() == 0 {
                     self.due.ping = true;
-                    self.last_ping = now;
+                    self.unasked = 0;
                 }
-                if self.resend_at.is_some_and(|at| self.left(at) == 0) {
-                    self.tries += 1;
-                    if self.tries > LINK_RESEND_TIMES_MAX {
+                if self.timer == 0 {
+                    self.flow.tries += 1;
+                    if self.flow.tries > LINK_RESEND_TIMES_MAX {
                         return self.lose(DownReason::NoProgress);
                     }
-                    if self.acked == self.sent {
+                    if self.flow.acked == self.flow.sent {
                         // Nothing in flight, and no room at the peer: it is asked for some.
                         self.due.ping = true;
-                        self.tries = 0;
-                        self.resend_at = Some(self.after(self.patience()));
+                        self.flow.tries = 0;
+                        self.timer = self.patience();
                     } else {
                         self.rewind();
                     }
@@ -462,27 +460,22 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
     fn arm(&mut self) {
         let most = self.patience();
         let own = self.decoder.capacity().min(LINK_FRAME_BYTES_MAX);
-        let mut wait = match self.round_trip.allowance() {
+        let mut wait = match self.flow.round_trip.allowance() {
             Some(measured) => most.min(measured + self.line_us(own + self.peer_frame)),
             None => most,
         };
-        for _ in 0..self.tries.min(6) {
+        for _ in 0..self.flow.tries.min(6) {
             wait = wait.saturating_mul(2).min(most.saturating_mul(8));
         }
-        self.resend_at = Some(self.after(wait));
+        self.timer = wait.min(NEVER - 1);
     }
     #[inline(never)]
     fn rewind(&mut self) {
-        self.next = self.acked;
-        self.round = self.count;
+        self.flow.next = self.flow.acked;
+        self.flow.round = self.flow.count;
         // What is sent twice can't be timed.
-        self.timed = None;
+        self.flow.timed = None;
         self.counters.rewinds += 1;
         self.arm();
     }
-}
-
-/// From `from` to `to`, which is `u32::MAX` (over an hour) where it is longer, and 0 where `from` is later.
-fn span(to: u64, from: u64) -> u32 {
-    u32::try_from(to.saturating_sub(from)).unwrap_or(u32::MAX)
 }

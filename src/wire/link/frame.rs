@@ -48,6 +48,8 @@ mod field {
     pub const SEQ: Range<usize> = 4..6;
     pub const ACK: Range<usize> = 6..8;
     pub const CREDIT: Range<usize> = 8..10;
+    /// The last four.
+    pub const WORDS: Range<usize> = SESSION.start..CREDIT.end;
 }
 
 /// The header of a frame.
@@ -82,10 +84,10 @@ impl Header {
         let mut bytes = [0; LINK_HEADER_BYTES];
         bytes[field::KIND] = self.kind as u8;
         bytes[field::COUNT] = self.count;
-        bytes[field::SESSION].copy_from_slice(&self.session.to_le_bytes());
-        bytes[field::SEQ].copy_from_slice(&self.seq.to_le_bytes());
-        bytes[field::ACK].copy_from_slice(&self.ack.to_le_bytes());
-        bytes[field::CREDIT].copy_from_slice(&self.credit.to_le_bytes());
+        let words = [self.session, self.seq, self.ack, self.credit];
+        for (place, word) in bytes[field::WORDS].chunks_exact_mut(2).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
         bytes
     }
     fn decode(bytes: &[u8; LINK_HEADER_BYTES]) -> Option<Header> {

@@ -4,6 +4,7 @@
 #[derive(Debug, Clone)]
 pub(super) struct Ring<B> {
     buffer: B,
+    capacity: usize,
     /// Where the byte at `floor` lies.
     base: usize,
     /// The first position that is kept.
@@ -13,14 +14,15 @@ pub(super) struct Ring<B> {
 }
 
 impl<B: AsRef<[u8]> + AsMut<[u8]>> Ring<B> {
-    pub const fn new(buffer: B) -> Self {
-        Ring { buffer, base: 0, floor: 0, len: 0 }
+    pub fn new(buffer: B) -> Self {
+        let capacity = buffer.as_ref().len().min(crate::limits::LINK_WINDOW_BYTES_MAX);
+        Ring { buffer, capacity, base: 0, floor: 0, len: 0 }
     }
-    pub fn capacity(&self) -> usize {
-        self.buffer.as_ref().len().min(crate::limits::LINK_WINDOW_BYTES_MAX)
+    pub const fn capacity(&self) -> usize {
+        self.capacity
     }
-    pub fn room(&self) -> usize {
-        self.capacity() - self.len
+    pub const fn room(&self) -> usize {
+        self.capacity - self.len
     }
     pub fn clear(&mut self) {
         (self.base, self.floor, self.len) = (0, 0, 0);
@@ -52,8 +54,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Ring<B> {
         n
     }
     fn at(&self, offset: usize) -> usize {
-        let (at, capacity) = (self.base + offset, self.capacity());
-        if at >= capacity { at - capacity } else { at }
+        let at = self.base + offset;
+        if at >= self.capacity { at - self.capacity } else { at }
     }
     /// The byte at a position; 0 where none is kept.
     pub fn byte(&self, position: u16) -> u8 {

@@ -1,6 +1,6 @@
 //! What an end makes of the line.
 
-use super::{DATA_LINE_BYTES_MIN, Endpoint, Phase, before};
+use super::{DATA_LINE_BYTES_MIN, Endpoint, NEVER, Phase, before};
 use crate::limits::{
     LINK_FRAME_BYTES_MAX, LINK_FRAME_BYTES_MIN, LINK_HEADER_BYTES, LINK_WINDOW_BYTES_MAX,
 };
@@ -12,7 +12,7 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
     /// Takes bytes of the line until something is to be told or they are used up; returns how many
     /// it took. Call it again with the rest. Never panics, whatever the bytes.
     pub fn receive(&mut self, now: u64, bytes: &[u8]) -> (usize, Option<LinkEvent<'_>>) {
-        self.now = now;
+        self.pass(now);
         let mut taken = 0;
         for &byte in bytes {
             taken += 1;
@@ -58,8 +58,8 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
         self.damaged = true;
         if self.phase == Phase::Up && line_bytes >= DATA_LINE_BYTES_MIN {
             // It was most likely the next one, and the one after it is next now.
-            self.due.nak = Some(self.next_count);
-            self.next_count = self.next_count.wrapping_add(1);
+            self.due.nak = Some(self.flow.next_count);
+            self.flow.next_count = self.flow.next_count.wrapping_add(1);
         }
     }
     fn unit(&mut self, len: usize, line_bytes: u32) -> Option<Told> {
@@ -96,8 +96,8 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
                 Some(Told::Down(DownReason::PeerReset))
             }
             kind => {
-                self.last_heard = self.now;
-                self.probing = false;
+                self.silent = 0;
+                self.flow.probing = false;
                 self.take_ack(header);
                 match kind {
                     Kind::Data => self.data(header, len, payload_len),
@@ -115,9 +115,9 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
         if self.role != Role::Acceptor || offer.version == 0 {
             return None;
         }
-        if self.phase == Phase::Up && self.nonce == offer.nonce && !self.touched {
+        if self.phase == Phase::Up && self.nonce == offer.nonce && !self.flow.touched {
             // The acceptance was lost.
-            self.last_heard = self.now;
+            self.silent = 0;
             self.due.accept = true;
             return None;
         }
@@ -133,7 +133,7 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
             return None;
         }
         match self.phase {
-            Phase::Opening { .. } => {
+            Phase::Opening => {
                 self.reset_streams();
                 self.session = header.session;
                 self.begin(header, offer);
@@ -153,43 +153,43 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
         self.version = offer.version.min(VERSION);
         let peer = usize::from(offer.frame_bytes_max);
         self.peer_frame = peer.clamp(LINK_FRAME_BYTES_MIN, LINK_FRAME_BYTES_MAX);
-        self.edge = header.credit.min(LINK_WINDOW_BYTES_MAX as u16);
-        (self.last_heard, self.last_ping) = (self.now, self.now);
+        self.flow.edge = header.credit.min(LINK_WINDOW_BYTES_MAX as u16);
+        (self.silent, self.unasked) = (0, 0);
     }
     fn take_ack(&mut self, header: Header) {
-        let flight = self.sent.wrapping_sub(self.acked);
-        let news = header.ack.wrapping_sub(self.acked);
+        let flight = self.flow.sent.wrapping_sub(self.flow.acked);
+        let news = header.ack.wrapping_sub(self.flow.acked);
         if news > flight {
             // Not of this stream; the checksum makes it rare.
             return;
         }
         if news > 0 {
-            self.touched = true;
-            self.acked = header.ack;
-            if let Some((position, since)) = self.timed
-                && !before(self.acked, position)
+            self.flow.touched = true;
+            self.flow.acked = header.ack;
+            if let Some(position) = self.flow.timed
+                && !before(self.flow.acked, position)
             {
-                self.round_trip.add(self.age(since));
-                self.timed = None;
+                self.flow.round_trip.add(self.flow.timed_us);
+                self.flow.timed = None;
             }
-            if before(self.next, self.acked) {
-                self.next = self.acked;
+            if before(self.flow.next, self.flow.acked) {
+                self.flow.next = self.flow.acked;
             }
-            self.tries = 0;
+            self.flow.tries = 0;
             if !(self.outgoing.is_some() && self.outgoing.is_data()) {
-                self.ring.release(self.acked);
+                self.ring.release(self.flow.acked);
             }
         }
-        self.edge = header.ack.wrapping_add(header.credit.min(LINK_WINDOW_BYTES_MAX as u16));
-        if self.acked == self.sent {
-            self.resend_at = None;
+        self.flow.edge = header.ack.wrapping_add(header.credit.min(LINK_WINDOW_BYTES_MAX as u16));
+        if self.flow.acked == self.flow.sent {
+            self.timer = NEVER;
         } else if news > 0 {
             self.arm();
         }
-        if header.kind == Kind::Nak && before(self.acked, self.next) {
+        if header.kind == Kind::Nak && before(self.flow.acked, self.flow.next) {
             // One that was not sent yet was counted too far: then it is about the latest.
-            let in_round = self.count.wrapping_sub(self.round);
-            let about = header.count.wrapping_sub(self.round);
+            let in_round = self.flow.count.wrapping_sub(self.flow.round);
+            let about = header.count.wrapping_sub(self.flow.round);
             let stale = about >= 128;
             if !stale && in_round > 0 {
                 self.rewind();
@@ -197,14 +197,14 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
         }
     }
     fn data(&mut self, header: Header, len: usize, payload: usize) -> Option<Told> {
-        self.next_count = header.count.wrapping_add(1);
-        if before(self.received, header.seq) {
+        self.flow.next_count = header.count.wrapping_add(1);
+        if before(self.flow.received, header.seq) {
             // Something before it was lost, since a line does not reorder.
             self.due.nak = Some(header.count);
             return None;
         }
         self.due.ack = true;
-        let skip = self.received.wrapping_sub(header.seq) as usize;
+        let skip = self.flow.received.wrapping_sub(header.seq) as usize;
         if skip >= payload {
             self.counters.duplicates += 1;
             return None;
@@ -214,8 +214,8 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
             // It did not ask, or the room went otherwise; it will ask.
             return None;
         }
-        self.touched = true;
-        self.received = self.received.wrapping_add(fresh as u16);
+        self.flow.touched = true;
+        self.flow.received = self.flow.received.wrapping_add(fresh as u16);
         Some(Told::Data { len, skip, payload })
     }
 }

@@ -1,6 +1,6 @@
 //! What an end says on the line.
 
-use super::{Endpoint, OVERHEAD, Outgoing, Phase, Ring, before};
+use super::{Endpoint, NEVER, OVERHEAD, Outgoing, Phase, Ring, before};
 use crate::limits::{LINK_CHECK_BYTES, LINK_FRAME_BYTES_MAX, LINK_HEADER_BYTES};
 use crate::wire::link::VERSION;
 use crate::wire::link::cobs::Encoder;
@@ -10,7 +10,7 @@ use crate::wire::link::frame::{Header, Kind, OFFER_BYTES, Offer};
 impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> {
     /// Writes bytes for the line to `out`; returns how many. 0: nothing is to be said for now.
     pub fn transmit(&mut self, now: u64, out: &mut [u8]) -> usize {
-        self.now = now;
+        self.pass(now);
         let mut n = 0;
         for place in out {
             if !self.outgoing.is_some() {
@@ -32,10 +32,10 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
             n += 1;
             if encoder.is_done() {
                 self.counters.frames_sent += 1;
-                self.ring.release(self.acked);
+                self.ring.release(self.flow.acked);
                 if self.outgoing.is_data() {
-                    if self.timed.is_none() && self.next == self.sent {
-                        self.timed = Some((self.sent, now));
+                    if self.flow.timed.is_none() && self.flow.next == self.flow.sent {
+                        (self.flow.timed, self.flow.timed_us) = (Some(self.flow.sent), 0);
                     }
                     self.arm();
                 }
@@ -58,16 +58,16 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
     }
     /// Bytes of the stream that the next frame would carry.
     fn data_len(&self) -> usize {
-        let waiting = usize::from(self.ring.end().wrapping_sub(self.next));
-        let allowed = self.edge.wrapping_sub(self.next) as i16;
+        let waiting = usize::from(self.ring.end().wrapping_sub(self.flow.next));
+        let allowed = self.flow.edge.wrapping_sub(self.flow.next) as i16;
         let allowed = allowed.max(0) as usize;
         let full = self.peer_frame - OVERHEAD;
         let len = waiting.min(allowed).min(full);
         // A frame cut short by the window, or by a writer that is not done, waits while others are
         // in flight: their acknowledgement brings room.
-        let in_flight = self.next != self.acked;
-        let short = len < full && (len < waiting || (self.more && self.ring.room() > 0));
-        let may_wait = in_flight || (self.more && len == waiting && self.ring.room() > 0);
+        let in_flight = self.flow.next != self.flow.acked;
+        let short = len < full && (len < waiting || (self.flow.more && self.ring.room() > 0));
+        let may_wait = in_flight || (self.flow.more && len == waiting && self.ring.room() > 0);
         if short && may_wait { 0 } else { len }
     }
     fn begin_frame(&mut self) -> bool {
@@ -75,8 +75,8 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
             kind: Kind::Ack,
             count: 0,
             session: self.session,
-            seq: self.next,
-            ack: self.received,
+            seq: self.flow.next,
+            ack: self.flow.received,
             credit: self.room,
         };
         let mut offer = None;
@@ -99,30 +99,30 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
             len = self.data_len();
             let due = &mut self.due;
             if len > 0 {
-                (header.kind, header.count) = (Kind::Data, self.count);
+                (header.kind, header.count) = (Kind::Data, self.flow.count);
             } else if core::mem::take(&mut due.ping) {
                 header.kind = Kind::Ping;
             } else if !due.ack {
-                if self.resend_at.is_none() && self.ring.end() != self.next {
+                if self.timer == NEVER && self.ring.end() != self.flow.next {
                     // The peer has no room: somebody must look again.
-                    self.resend_at = Some(self.last_heard + u64::from(self.patience()));
+                    self.timer = self.patience().saturating_sub(self.silent);
                 }
                 return false;
             }
             due.ack = false;
         }
         if !matches!(header.kind, Kind::Open | Kind::Reset) {
-            self.told_edge = self.received.wrapping_add(self.room);
+            self.told_edge = self.flow.received.wrapping_add(self.room);
         }
         self.frame(header, offer, len);
         if len > 0 {
-            self.count = self.count.wrapping_add(1);
-            if before(self.next, self.sent) {
+            self.flow.count = self.flow.count.wrapping_add(1);
+            if before(self.flow.next, self.flow.sent) {
                 self.counters.retransmits += 1;
             }
-            self.next = self.next.wrapping_add(len as u16);
-            if before(self.sent, self.next) {
-                self.sent = self.next;
+            self.flow.next = self.flow.next.wrapping_add(len as u16);
+            if before(self.flow.sent, self.flow.next) {
+                self.flow.sent = self.flow.next;
             }
         }
         true
