@@ -3,15 +3,14 @@
 //! | ring | producers | consumers |
 //! |---|---|---|
 //! | [`ring::IndexRing`] per model and priority (ingress) | any client, the I/O thread | any worker of the model |
-//! | [`stack::IndexStack`] per model (free slots) | whoever frees a slot | whoever leases one |
+//! | [`stack::IndexStack`] per model (free slots: see [`keep`]) | whoever frees a slot | whoever leases one |
 //! | [`completion`] ring per worker | that worker | the I/O thread, or the worker in its [`seat`] |
 //!
 //! # What a request costs
 //! In process, one in flight, both sides spinning: what lies between the client's call and its answer,
 //! in order. *Crosses* is a cache line that one core writes and the other reads.
 //!
-//! 1. Client: the free list's exchange, the queue's count of holders, a [stamp](crate::sys::clock::stamp),
-//!    the count of entries; then the exchange on the ring's cell, which *crosses*. The tail's exchange and
+//! 1. Client: the free list's exchange, a [stamp](crate::sys::clock::stamp), the count of entries; then the exchange on the ring's cell, which *crosses*. The tail's exchange and
 //!    the fence before the look at who sleeps come while the worker begins.
 //! 2. Worker: finds the cell, which says slot and rows, so that it asks for what was asked and for the
 //!    input together (these *cross*) and decides meanwhile; a stamp; the exchanges on cell and head; the
@@ -22,12 +21,13 @@
 //! So a line crosses alone twice, as in a bare exchange of two words, and twice lines cross in company.
 //! On two cores of a virtual machine (AMD EPYC, third generation) an exchange on a line that is here
 //! takes 3 ns, a reading of the kernel's clock 29 and 40 in this chain, a stamp 12, a turn of a spin
-//! loop 28; a bare round trip takes 130 to 140 ns there, or 400 when the host has the two cores far from
+//! loop 28; a bare round trip takes 120 to 140 ns there, or 400 when the host has the two cores far from
 //! each other.
 
 pub mod handle;
 pub mod handover;
 pub mod idle;
+pub mod keep;
 pub mod ring;
 pub mod seat;
 pub mod stack;
@@ -42,6 +42,8 @@ mod model_queue;
 #[cfg(feature = "std")]
 pub mod outlet;
 #[cfg(feature = "std")]
+mod owner;
+#[cfg(feature = "std")]
 mod refusal;
 #[cfg(feature = "std")]
 mod service;
@@ -51,6 +53,8 @@ mod slot;
 pub use asked::Notify;
 #[cfg(feature = "std")]
 pub use model_queue::{ModelQueue, QueueSpec, QueuedView, Submit};
+#[cfg(feature = "std")]
+pub use owner::SharedQueue;
 #[cfg(feature = "std")]
 pub use refusal::{Failure, Refusal, RefusalReason};
 #[cfg(feature = "std")]

@@ -2,11 +2,12 @@
 
 use super::asked::{Notify, Queued};
 use super::idle::IdleSet;
+use super::keep::Keep;
+use super::owner::SharedQueue;
 use super::refusal::{Failure, Refusal, RefusalReason};
 use super::ring::{IndexRing, Place};
 use super::service::ServiceTimes;
 use super::slot::{Lease, SlotPool, Ticket, Work};
-use super::stack::IndexStack;
 use crate::limits::{PRIORITY_LEVELS_MAX, TIMEOUT_US_MAX};
 use crate::model::signature::{Layouts, Signature};
 use crate::sys::clock;
@@ -76,7 +77,7 @@ pub struct ModelQueue {
     pub(super) inputs: Layouts,
     pub(super) outputs: Layouts,
     pub(super) pool: SlotPool,
-    free: IndexStack,
+    pub(super) keep: Keep,
     levels: Box<[IndexRing]>,
     spec: QueueSpec,
     idle: Arc<IdleSet>,
@@ -154,7 +155,7 @@ impl ModelQueue {
     ///
     /// # Panics
     /// If a count in `spec` is zero or over its limit; configuration checks that first.
-    pub fn new(spec: QueueSpec, idle: Arc<IdleSet>, service: ServiceTimes) -> Arc<Self> {
+    pub fn make(spec: QueueSpec, idle: Arc<IdleSet>, service: ServiceTimes) -> SharedQueue {
         let count = (spec.max_queue_size + spec.extra_slots) as usize;
         assert!((1..=PRIORITY_LEVELS_MAX).contains(&(spec.priority_levels as usize)));
         assert!((1..=crate::limits::SLOTS_PER_MODEL_MAX).contains(&count));
@@ -165,17 +166,13 @@ impl ModelQueue {
             spec.signature.output_layout(rows).1,
         );
         let workers_end = u64::BITS - spec.workers.leading_zeros();
-        let free = IndexStack::new(count);
-        for index in (0..count as u32).rev() {
-            free.push(index);
-        }
-        Arc::new(ModelQueue {
+        let queue = ModelQueue {
             id: spec.id,
             inputs: Layouts::new(&spec.signature.inputs, rows),
             outputs: Layouts::new(&spec.signature.outputs, rows),
             signature: spec.signature.clone(),
             pool,
-            free,
+            keep: Keep::new(count),
             levels: (0..spec.priority_levels).map(|_| IndexRing::new(count)).collect(),
             spec,
             idle,
@@ -184,7 +181,8 @@ impl ModelQueue {
             exits: (0..=workers_end.max(1)).map(|_| Exit::default()).collect(),
             closed: AtomicBool::new(false),
             counters: QueueCounters::default(),
-        })
+        };
+        SharedQueue::new(queue)
     }
 
     /// The model's number.
@@ -236,9 +234,9 @@ impl ModelQueue {
         self.queued() as u64 + entered.saturating_sub(left)
     }
 
-    /// Whether [`lease`](Self::lease) most likely finds a slot: a hint.
+    /// Whether [`lease`](SharedQueue::lease) most likely finds a slot: a hint.
     pub fn has_free_slot(&self) -> bool {
-        !self.free.is_empty()
+        self.keep.has_free()
     }
 
     /// Whether one of its workers sleeps: a hint.
@@ -281,12 +279,10 @@ impl ModelQueue {
         self.counters.refused[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes a free slot for a request of `rows` rows.
-    ///
-    /// # Errors
-    /// Wrong number of rows, no free slot, or shutting down.
-    #[inline]
-    pub fn lease(self: &Arc<Self>, rows: Rows) -> Result<Lease, Refusal> {
+    /// Takes a free slot for a request of `rows` rows; returns it and its payload's bytes. Only for an
+    /// owner.
+    #[inline(always)]
+    pub(super) fn lease_slot(&self, rows: Rows) -> Result<(u32, usize), Refusal> {
         let max = self.spec.max_request_rows;
         if rows.0 == 0 || rows > max {
             return Err(self.refuse(Refusal::WrongRows { rows: rows.0 as u32, max: max.0 as u32 }));
@@ -294,14 +290,13 @@ impl ModelQueue {
         if self.is_closed() {
             return Err(self.refuse(Refusal::ShuttingDown));
         }
-        let Some(index) = self.free.pop() else {
+        let Some(index) = self.keep.lease() else {
             return Err(self.refuse(self.full()));
         };
         // What will be written at submission comes while the client fills the slot; its lines were asked
         // for when it was given back, which is likely here.
         self.levels[self.spec.default_priority.0.saturating_sub(1) as usize].prefetch_tail();
-        let bytes = self.inputs.of(rows.0 as usize).bytes;
-        Ok(Lease::new(self.clone(), index, rows, bytes))
+        Ok((index, self.inputs.of(rows.0 as usize).bytes))
     }
 
     fn full(&self) -> Refusal {
@@ -375,7 +370,7 @@ impl ModelQueue {
             queue.entry.further_rows.fetch_sub(further, Ordering::Relaxed);
             return Err(queue.refuse(queue.full()));
         };
-        let (queue, ..) = lease.into_parts();
+        let queue = lease.into_queue();
         queue.idle.wake_one(queue.spec.workers);
         Ok(Ticket::new(queue, queued, (level, place), deadline))
     }
@@ -508,15 +503,16 @@ impl ModelQueue {
         }
     }
 
-    /// A request that waited was withdrawn by its client.
-    pub(super) fn abandoned(&self, index: u32, rows: Rows, reason: Failure) {
+    /// A request that waited was withdrawn by its client, who gives the slot back.
+    pub(super) fn abandoned(&self, rows: Rows, reason: Failure) {
         self.exits[self.exits.len() - 1].given_up(rows);
         self.counters.abandoned[reason as usize].fetch_add(1, Ordering::Relaxed);
-        self.put_free(index);
     }
 
-    #[inline]
-    pub(super) fn put_free(&self, index: u32) {
-        self.free.push(index);
+    /// Gives back a slot whose client is gone.
+    pub(super) fn recycle(&self, index: u32) {
+        // Whoever lent `self` to the worker is an owner, or has a slot away.
+        let last = self.keep.give_back(index);
+        debug_assert!(!last, "a queue is borrowed by nobody who has anything of it");
     }
 }

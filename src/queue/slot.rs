@@ -7,14 +7,14 @@
 
 use super::asked::{Asked, Notify, Queued};
 use super::model_queue::Exit;
+use super::owner::Held;
 use super::ring::Place;
 use super::state::SlotState;
 use super::{Failure, ModelQueue, Refusal, Submit};
 use crate::limits::TENSORS_MAX;
-use crate::model::signature::{RowsLayout, Span};
+use crate::model::signature::{RowsLayout, Signature, Span};
 use crate::sys::memory::AlignedBytes;
 use crate::sys::prefetch::{prefetch_for_read, prefetch_for_write};
-use crate::sys::sync::Arc;
 use crate::units::{Nanos, Receipt, Rows};
 
 /// One slot, on two cache lines: see [`state`](super::state).
@@ -96,14 +96,14 @@ impl SlotPool {
 /// A slot that its client is filling. Dropping it gives the slot back.
 #[derive(Debug)]
 pub struct Lease {
-    queue: Arc<ModelQueue>,
+    queue: Held,
     index: u32,
     rows: Rows,
     input_bytes: usize,
 }
 
 impl Lease {
-    pub(super) fn new(queue: Arc<ModelQueue>, index: u32, rows: Rows, input_bytes: usize) -> Self {
+    pub(super) fn new(queue: Held, index: u32, rows: Rows, input_bytes: usize) -> Self {
         Lease { queue, index, rows, input_bytes }
     }
 
@@ -118,7 +118,7 @@ impl Lease {
     }
 
     /// The queue it belongs to.
-    pub fn queue(&self) -> &Arc<ModelQueue> {
+    pub fn queue(&self) -> &ModelQueue {
         &self.queue
     }
 
@@ -135,6 +135,17 @@ impl Lease {
     /// Bytes of the answer.
     pub fn output_bytes(&self) -> usize {
         self.queue.outputs.of(self.rows.0 as usize).bytes
+    }
+
+    /// The model's inputs and outputs, the spans of the inputs, and the payload's bytes as
+    /// [`input_mut`](Self::input_mut) has them.
+    pub fn parts_mut(&mut self) -> (&Signature, &[Span], &mut [u8]) {
+        let queue = &*self.queue;
+        // SAFETY: as in `input_mut`; the rest is not in the slot.
+        let input = unsafe {
+            std::slice::from_raw_parts_mut(queue.pool.input_ptr(self.index), self.input_bytes)
+        };
+        (queue.signature(), &queue.inputs.of(self.rows.0 as usize).spans, input)
     }
 
     /// What will name the request while it is in flight.
@@ -157,24 +168,24 @@ impl Lease {
         ModelQueue::submit(self, options)
     }
 
-    pub(super) fn into_parts(self) -> (Arc<ModelQueue>, u32, Rows) {
-        let this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: `this` is never dropped nor used again, so the Arc is moved out exactly once.
-        let queue = unsafe { std::ptr::read(&this.queue) };
-        (queue, this.index, this.rows)
+    /// The slot stays away: it is the caller's to give back.
+    #[inline]
+    pub(super) fn into_queue(self) -> Held {
+        std::mem::ManuallyDrop::new(self).queue
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.queue.put_free(self.index);
+        // SAFETY: the slot is this token's.
+        unsafe { self.queue.give_back(self.index) };
     }
 }
 
 /// A request that was accepted. Dropping it gives the request up.
 #[derive(Debug)]
 pub struct Ticket {
-    queue: Arc<ModelQueue>,
+    queue: Held,
     index: u32,
     rows: Rows,
     level: u8,
@@ -185,7 +196,7 @@ pub struct Ticket {
 impl Ticket {
     /// The token of `queued`, which is at `place` in a level's ring.
     pub(super) fn new(
-        queue: Arc<ModelQueue>,
+        queue: Held,
         queued: Queued,
         (level, place): (u8, Place),
         deadline: Nanos,
@@ -206,7 +217,7 @@ impl Ticket {
     }
 
     /// The queue it waits in.
-    pub fn queue(&self) -> &Arc<ModelQueue> {
+    pub fn queue(&self) -> &ModelQueue {
         &self.queue
     }
 
@@ -245,11 +256,10 @@ impl Ticket {
         if !self.is_done() {
             return Err(self);
         }
-        let rows = self.rows;
-        let (queue, index) = self.into_parts();
+        let this = self.keep_away();
         // The worker's cache has it, and it is what the client looks at next.
-        prefetch_for_read(queue.pool.output_ptr(index));
-        Ok(Done { queue, index, rows })
+        prefetch_for_read(this.queue.pool.output_ptr(this.index));
+        Ok(Done { queue: this.queue, index: this.index, rows: this.rows })
     }
 
     /// Gives the request up if it still waits: `Ok` if so (it will not run), else the ticket back.
@@ -259,9 +269,10 @@ impl Ticket {
         if !self.withdraw() {
             return Err(self);
         }
-        let rows = self.rows;
-        let (queue, index) = self.into_parts();
-        queue.abandoned(index, rows, reason);
+        let this = self.keep_away();
+        this.queue.abandoned(this.rows, reason);
+        // SAFETY: the slot was the ticket's, and is again, since it was withdrawn.
+        unsafe { this.queue.give_back(this.index) };
         Ok(())
     }
 
@@ -275,32 +286,35 @@ impl Ticket {
         if !ticket.slot().state.abandon() {
             return Err(ticket);
         }
-        drop(ticket.into_parts());
+        // The worker gives the slot back.
+        ticket.keep_away();
         Ok(())
     }
 
-    fn into_parts(self) -> (Arc<ModelQueue>, u32) {
-        let this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: `this` is never dropped nor used again, so the Arc is moved out exactly once.
-        let queue = unsafe { std::ptr::read(&this.queue) };
-        (queue, this.index)
+    /// The slot stays away: it is the caller's, or a worker's, to give back.
+    #[inline]
+    fn keep_away(self) -> std::mem::ManuallyDrop<Ticket> {
+        std::mem::ManuallyDrop::new(self)
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
         if self.withdraw() {
-            self.queue.abandoned(self.index, self.rows, Failure::Cancelled);
-        } else if !self.slot().state.abandon() {
-            self.queue.put_free(self.index);
+            self.queue.abandoned(self.rows, Failure::Cancelled);
+        } else if self.slot().state.abandon() {
+            // The worker gives the slot back.
+            return;
         }
+        // SAFETY: the slot is this token's, withdrawn or done.
+        unsafe { self.queue.give_back(self.index) };
     }
 }
 
 /// An answer. Dropping it gives the slot back.
 #[derive(Debug)]
 pub struct Done {
-    queue: Arc<ModelQueue>,
+    queue: Held,
     index: u32,
     rows: Rows,
 }
@@ -316,7 +330,7 @@ impl Done {
     }
 
     /// The queue it came from.
-    pub fn queue(&self) -> &Arc<ModelQueue> {
+    pub fn queue(&self) -> &ModelQueue {
         &self.queue
     }
 
@@ -355,6 +369,17 @@ impl Done {
 }
 
 impl Done {
+    /// The model's inputs and outputs, and the answer's bytes as [`output_mut`](Self::output_mut) has
+    /// them.
+    pub fn parts_mut(&mut self) -> (&Signature, &mut [u8]) {
+        let queue = &*self.queue;
+        let bytes = queue.outputs.of(self.rows.0 as usize).bytes;
+        // SAFETY: as in `output_mut`; the signature is not in the slot.
+        let output =
+            unsafe { std::slice::from_raw_parts_mut(queue.pool.output_ptr(self.index), bytes) };
+        (queue.signature(), output)
+    }
+
     /// As [`output`](Self::output), to be changed in place, by a transport that sends it in other bytes.
     pub fn output_mut(&mut self) -> &mut [u8] {
         let bytes = self.queue.outputs.of(self.rows.0 as usize).bytes;
@@ -368,7 +393,8 @@ impl Drop for Done {
         // Last in, first out: this client's next request will likely be in this slot, and then what it
         // writes is here already.
         self.queue.pool.prefetch_to_fill(self.index);
-        self.queue.put_free(self.index);
+        // SAFETY: the slot is this token's.
+        unsafe { self.queue.give_back(self.index) };
     }
 }
 
@@ -524,7 +550,7 @@ impl<'q> Work<'q> {
         let wanted = slot.state.complete();
         self.exit.ended();
         if !wanted {
-            self.queue.put_free(self.index);
+            self.queue.recycle(self.index);
         }
         wanted
     }

@@ -6,6 +6,8 @@
 //! up, so that a head that was read long ago is not mistaken for the present one: a thread would have
 //! to sleep between its read and its exchange through 2^32 changes. *Lock-free* as in
 //! [`ring`](super::ring): a thread that is stopped anywhere keeps no other from finishing.
+//!
+//! A bit of that word says that the stack is [retired](IndexStack::retire): it stays as it is.
 
 use crate::sys::sync::{AtomicU32, AtomicU64, Ordering, spin_turn};
 
@@ -23,6 +25,8 @@ pub struct IndexStack {
 struct Head(AtomicU64);
 
 const LOW: u64 = u32::MAX as u64;
+/// Nothing is pushed or popped any more.
+const RETIRED: u64 = 1 << 31;
 
 /// A head after `seen`, with `top` (value + 1, or 0) on top.
 #[inline(always)]
@@ -32,21 +36,30 @@ fn after(seen: u64, top: u64) -> u64 {
 
 impl IndexStack {
     /// An empty stack for values below `capacity`.
+    ///
+    /// # Panics
+    /// If that is over 2^31 - 1.
     pub fn new(capacity: usize) -> Self {
+        assert!((capacity as u64) < RETIRED);
         IndexStack {
             head: Head(AtomicU64::new(0)),
             under: (0..capacity).map(|_| AtomicU32::new(0)).collect(),
         }
     }
 
-    /// Puts `value` on top; it must not be in the stack.
+    /// Puts `value` on top; it must not be in the stack. `false`: the stack is retired, and the value is
+    /// not in it.
     ///
     /// # Panics
     /// If it is not below the capacity.
     #[inline]
-    pub fn push(&self, value: u32) {
+    pub fn push(&self, value: u32) -> bool {
         let mut seen = self.head.0.load(Ordering::Relaxed);
         loop {
+            // Relaxed: that it is retired is all that is to be known.
+            if seen & RETIRED != 0 {
+                return false;
+            }
             // Relaxed: published by the exchange below.
             self.under[value as usize].store((seen & LOW) as u32, Ordering::Relaxed);
             // Release, with the acquire in `pop`: what lies under it comes with it, and whatever its
@@ -57,7 +70,7 @@ impl IndexStack {
                 Ordering::Release,
                 Ordering::Relaxed,
             ) {
-                Ok(_) => return,
+                Ok(_) => return true,
                 Err(now) => seen = now,
             }
             spin_turn();
@@ -69,12 +82,15 @@ impl IndexStack {
         self.head.0.load(Ordering::Relaxed) & LOW == 0
     }
 
-    /// Takes the top.
+    /// Takes the top. `None`: it is empty, or retired.
     #[inline]
     pub fn pop(&self) -> Option<u32> {
         // Acquire, with the release in `push`.
         let mut seen = self.head.0.load(Ordering::Acquire);
         loop {
+            if seen & RETIRED != 0 {
+                return None;
+            }
             let value = (seen & LOW).checked_sub(1)? as u32;
             // May belong to a later push of the same value; then the exchange fails, for the head has
             // changed.
@@ -92,5 +108,17 @@ impl IndexStack {
             }
             spin_turn();
         }
+    }
+
+    /// Leaves the stack as it is at this moment, for good. Returns how many values are in it.
+    pub fn retire(&self) -> u64 {
+        // Acquire, with the release in `push`: what lies under each value. Nobody changes it any more.
+        let mut next = self.head.0.fetch_or(RETIRED, Ordering::Acquire) & LOW & !RETIRED;
+        let mut count = 0;
+        while let Some(value) = next.checked_sub(1) {
+            count += 1;
+            next = self.under[value as usize].load(Ordering::Relaxed) as u64;
+        }
+        count
     }
 }

@@ -87,10 +87,10 @@ fn spec(max_queue_size: u32) -> QueueSpec {
     }
 }
 
-fn queue(max_queue_size: u32, service_us: u64) -> Arc<ModelQueue> {
+fn queue(max_queue_size: u32, service_us: u64) -> SharedQueue {
     let service =
         ServiceTimes::new(&[1, 4], &[Nanos(service_us * 1_000), Nanos(service_us * 2_000)]);
-    ModelQueue::new(spec(max_queue_size), Arc::new(IdleSet::new(1)), service)
+    ModelQueue::make(spec(max_queue_size), Arc::new(IdleSet::new(1)), service)
 }
 
 fn receipt() -> Receipt {
@@ -252,6 +252,51 @@ fn what_travels_through_the_ring_is_read_as_it_was_written() {
             }
         }
     }
+}
+
+#[test]
+fn a_queue_stays_until_its_last_owner_and_its_last_slot_are_gone() {
+    // The queue has a share of its idle set for as long as it is in memory.
+    let idle = Arc::new(IdleSet::new(1));
+    let service = || ServiceTimes::new(&[1], &[Nanos(1)]);
+    let made = || ModelQueue::make(spec(4), idle.clone(), service());
+    let is_there = || Arc::strong_count(&idle) == 2;
+
+    let q = made();
+    drop(q.lease(Rows(1)).unwrap());
+    let other = q.clone();
+    drop(q);
+    assert!(is_there() && other.lease(Rows(1)).is_ok());
+    drop(other);
+    assert!(!is_there());
+
+    // One request of each kind, with the owner gone first.
+    let q = made();
+    let submit = || q.lease(Rows(1)).unwrap().submit(Submit::default()).unwrap();
+    let (given_up, answered) = (submit(), submit());
+    let works = take_all(&q);
+    drop(given_up);
+    works.into_iter().for_each(|work| assert_eq!(work.complete(Ok(receipt())), None));
+    let done = answered.into_done().unwrap();
+    let (leased, dropped, cancelled) = (q.lease(Rows(1)).unwrap(), submit(), submit());
+    let signature = q.signature().clone();
+    drop(q);
+    assert!(is_there());
+    drop(leased);
+    drop(dropped);
+    cancelled.cancel_queued(Failure::Cancelled).unwrap();
+    assert!(is_there(), "the answer can still be read");
+    assert_eq!((done.outcome(), done.queue().signature()), (Ok(receipt()), &signature));
+    drop(done);
+    assert!(!is_there());
+
+    // A waiting request is withdrawn last.
+    let q = made();
+    let ticket = q.lease(Rows(1)).unwrap().submit(Submit::default()).unwrap();
+    drop(q);
+    assert!(is_there());
+    drop(ticket);
+    assert!(!is_there());
 }
 
 #[test]

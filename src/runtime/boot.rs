@@ -376,7 +376,7 @@ fn served(
         workers,
     };
     let queue =
-        ModelQueue::new(spec, idle_set.clone(), ServiceTimes::of_kinds(sizes, &kinds.workers));
+        ModelQueue::make(spec, idle_set.clone(), ServiceTimes::of_kinds(sizes, &kinds.workers));
     Ok(ServedModel {
         setup: Arc::new(setup.clone()),
         queue,

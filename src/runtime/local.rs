@@ -2,7 +2,7 @@
 
 use super::Shared;
 use crate::model::signature::{Signature, Span};
-use crate::queue::{Done, Failure, Lease, ModelQueue, Notify, Refusal, Submit, Ticket};
+use crate::queue::{Done, Failure, Lease, Notify, Refusal, SharedQueue, Submit, Ticket};
 use crate::sys::clock;
 use crate::sys::memory::{Element, view, view_mut};
 use crate::sys::sync::Arc;
@@ -141,7 +141,7 @@ pub struct WaitPolicy {
 /// A model, to send requests to. Cheap to clone; any thread may use one.
 #[derive(Debug, Clone)]
 pub struct ModelHandle {
-    queue: Arc<ModelQueue>,
+    queue: SharedQueue,
     wait: WaitPolicy,
 }
 

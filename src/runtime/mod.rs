@@ -38,7 +38,7 @@ use crate::limits::{BATCH_SIZES_MAX, MAX_QUEUE_SIZE_DEFAULT, QUEUE_BYTES_DEFAULT
 use crate::metrics::{LaneStats, WorkerStats};
 use crate::model::signature::Signature;
 use crate::model::{Inspection, InstanceGroup, LoadedModel};
-use crate::queue::ModelQueue;
+use crate::queue::SharedQueue;
 use crate::queue::completion::{CompletionReceiver, IoWaker};
 use crate::queue::idle::IdleSet;
 use crate::sys::clock;
@@ -83,7 +83,7 @@ pub struct ServedModel {
     /// How it is served.
     pub setup: Arc<ModelSetup>,
     /// Its queue.
-    pub queue: Arc<ModelQueue>,
+    pub queue: SharedQueue,
     /// Its workers' counters.
     pub lanes: Arc<Vec<Arc<LaneStats>>>,
 }

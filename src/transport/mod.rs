@@ -82,7 +82,7 @@ use crate::limits::{
     IN_FLIGHT_PER_CONNECTION_MAX, MODEL_NAME_LEN_MAX, MODELS_MAX, SERIAL_LISTENERS_MAX,
     TENSOR_NAME_LEN_MAX, WRITE_STALL_MS_MAX,
 };
-use crate::queue::ModelQueue;
+use crate::queue::SharedQueue;
 use crate::queue::completion::{CompletionReceiver, IoWaker};
 use crate::sys::descriptors;
 use crate::sys::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -97,8 +97,8 @@ use std::time::Duration;
 pub struct Served {
     /// What clients open.
     pub name: String,
-    /// Its queue. Its [`id`](ModelQueue::id) is its position in the list of models.
-    pub queue: Arc<ModelQueue>,
+    /// Its queue. Its [`id`](crate::queue::ModelQueue::id) is its position in the list of models.
+    pub queue: SharedQueue,
 }
 
 /// A Unix socket.

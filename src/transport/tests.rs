@@ -7,7 +7,7 @@ use super::*;
 use crate::model::signature::{Signature, TensorSpec};
 use crate::queue::idle::IdleSet;
 use crate::queue::{
-    Completion, Done, Failure, Notify, QueueSpec, Refusal, ServiceTimes, Submit, Ticket,
+    Completion, Done, Failure, ModelQueue, Notify, QueueSpec, Refusal, ServiceTimes, Submit, Ticket,
 };
 use crate::units::*;
 use crate::wire::{HeadDecoder, Reply};
@@ -42,7 +42,7 @@ fn served(id: u16, row_bytes: usize, slots: u32) -> Served {
         workers: 1,
     };
     let service = ServiceTimes::new(&[1], &[Nanos(1)]);
-    let queue = ModelQueue::new(spec, Arc::new(IdleSet::new(1)), service);
+    let queue = ModelQueue::make(spec, Arc::new(IdleSet::new(1)), service);
     Served { name: format!("m{id}"), queue }
 }
 

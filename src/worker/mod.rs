@@ -17,7 +17,7 @@ use crate::batch::{self, BatchSettings, Decision, SizeCost, Waiting};
 use crate::engine::{Engine, Instance, PlanIndex};
 use crate::limits::BATCH_SIZES_MAX;
 use crate::metrics::{LaneStats, WorkerPhase, WorkerStats};
-use crate::queue::ModelQueue;
+use crate::queue::SharedQueue;
 use crate::queue::completion::CompletionSender;
 use crate::queue::idle::IdleSet;
 use crate::sys::events::{self, Event, tell};
@@ -30,7 +30,7 @@ use std::sync::mpsc;
 /// A model as a worker serves it.
 pub struct Lane {
     /// Its queue.
-    pub queue: Arc<ModelQueue>,
+    pub queue: SharedQueue,
     /// The loaded model.
     pub engine: Arc<dyn Engine>,
     /// How it wants to be batched.

@@ -115,13 +115,12 @@ impl View {
     }
     /// Encodes an answer in its slot, from the front; returns its bytes.
     pub fn encode_output(&self, done: &mut Done) -> usize {
-        let queue = done.queue().clone();
         let rows = done.rows().0 as usize;
+        let (signature, bytes) = done.parts_mut();
         let (mut end, mut plain_end) = (0, 0);
-        for (tensor, encoding) in queue.signature().outputs.iter().zip(self.outputs) {
+        for (tensor, encoding) in signature.outputs.iter().zip(self.outputs) {
             let (from, from_end) = span(tensor, Encoding::F32, rows, plain_end);
             let (to, to_end) = span(tensor, encoding, rows, end);
-            let bytes = done.output_mut();
             // The gap ends at most where the next tensor to read begins.
             bytes[end..to].fill(0);
             match tensor.dtype {
@@ -162,8 +161,8 @@ impl Decoding {
     /// leaves at most a part of one element.
     pub fn take(&mut self, views: &[View], lease: &mut Lease, bytes: &[u8]) -> (usize, bool) {
         let view = &views[self.view as usize];
-        let queue = lease.queue().clone();
-        let inputs = &queue.signature().inputs;
+        let (signature, spans, input) = lease.parts_mut();
+        let inputs = &signature.inputs;
         let mut at = 0;
         loop {
             let i = self.tensor as usize;
@@ -177,8 +176,8 @@ impl Decoding {
                     return (at, false);
                 }
             }
-            let span = lease.input_spans()[i];
-            let to = &mut lease.input_mut()[span.offset + self.filled..span.offset + span.len];
+            let span = spans[i];
+            let to = &mut input[span.offset + self.filled..span.offset + span.len];
             let from = &bytes[at..];
             let (read, written) = match tensor.dtype {
                 DType::F32 => decode_le(view.inputs[i], from, to),
