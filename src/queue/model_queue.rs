@@ -446,18 +446,16 @@ impl ModelQueue {
 
     /// As [`has_work`](Self::has_work), for a worker that will take it at once: the lines of the first
     /// request are on their way meanwhile.
-    #[inline]
+    #[inline(always)]
     pub fn has_work_ahead(&self) -> bool {
-        let mut found = false;
         for level in &self.levels {
-            level.peek_each(|number| {
+            if let Some(number) = level.peek() {
                 level.prefetch_head();
                 self.pool.prefetch(Queued::from_number(number).index);
-                found = true;
-                false
-            });
+                return true;
+            }
         }
-        found
+        false
     }
 
     /// Takes requests of up to `rows_max` rows in all, highest priority first, oldest first within
@@ -492,6 +490,19 @@ impl ModelQueue {
                 f(work);
             }
         }
+    }
+
+    /// Takes the first request of the highest level that has one, whatever its rows. For
+    /// [`take`](Self::take)'s callers, as that is.
+    #[inline(always)]
+    pub fn take_one(&self, worker: usize) -> Option<Work<'_>> {
+        let exit = &self.exits[worker.min(self.exits.len() - 2)];
+        for level in &self.levels {
+            if let Some(number) = level.pop() {
+                return Some(Work::take(self, exit, Queued::from_number(number)));
+            }
+        }
+        None
     }
 
     /// Wakes a sleeping worker other than `except`, if something waits.

@@ -131,6 +131,7 @@ impl IndexRing {
     }
 
     /// Removes the oldest value.
+    #[inline]
     pub fn pop(&self) -> Option<u32> {
         self.pop_if(|_| true)
     }
@@ -196,6 +197,31 @@ impl IndexRing {
         prefetch_for_write(cell);
     }
 
+    /// The oldest value that waits, as [`peek_each`](Self::peek_each) sees it.
+    #[inline(always)]
+    pub fn peek(&self) -> Option<u32> {
+        let (cell, turn) = self.cell(self.head.0.load(Ordering::Acquire));
+        let seen = cell.load(Ordering::Acquire);
+        if seen == word(turn, None) {
+            return None;
+        }
+        if (seen >> 32) == turn && seen & LOW != WITHDRAWN {
+            return Some(((seen & LOW) - 1) as u32);
+        }
+        self.peek_further()
+    }
+
+    /// The same where the head lags, or its value was withdrawn.
+    #[cold]
+    fn peek_further(&self) -> Option<u32> {
+        let mut first = None;
+        self.peek_each(|value| {
+            first = Some(value);
+            false
+        });
+        first
+    }
+
     /// Calls `f` with the values that wait, oldest first, until it says no. A snapshot: values may
     /// be gone, or come, meanwhile.
     #[inline]
@@ -219,12 +245,7 @@ impl IndexRing {
     /// Whether nothing waits, at some instant during the call.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        let mut empty = true;
-        self.peek_each(|_| {
-            empty = false;
-            false
-        });
-        empty
+        self.peek().is_none()
     }
 }
 

@@ -172,14 +172,17 @@ impl ModelHandle {
     /// # Errors
     /// No rows, more than [`max_request_rows`](Self::max_request_rows), no free slot, or shutting
     /// down.
+    #[inline]
     pub fn request(&self, rows: usize) -> Result<Request, InferError> {
-        let max = self.max_request_rows();
-        let Ok(narrow) = u16::try_from(rows) else {
-            let rows = rows.min(u32::MAX as usize) as u32;
-            return Err(Refusal::WrongRows { rows, max: max.0 as u32 }.into());
-        };
+        let Ok(narrow) = u16::try_from(rows) else { return Err(self.wrong_rows(rows)) };
         let lease = self.queue.lease(Rows(narrow))?;
         Ok(Request { lease, timeout: Micros(0), priority: Priority(0), wait: self.wait })
+    }
+
+    #[cold]
+    fn wrong_rows(&self, rows: usize) -> InferError {
+        let rows = rows.min(u32::MAX as usize) as u32;
+        Refusal::WrongRows { rows, max: self.max_request_rows().0 as u32 }.into()
     }
 
     /// One request from whole tensors, one slice of bytes an input, and its answer.
@@ -223,6 +226,7 @@ impl Request {
     ///
     /// # Errors
     /// There is no such input.
+    #[inline]
     pub fn input_bytes_mut(&mut self, index: usize) -> Result<&mut [u8], InferError> {
         let spans = self.lease.input_spans();
         let Some(&Span { offset, len }) = spans.get(index) else {
@@ -293,6 +297,7 @@ impl Request {
     ///
     /// # Errors
     /// It was refused, or it failed.
+    #[inline]
     pub fn infer(self) -> Result<Answer, InferError> {
         let Request { lease, timeout, priority, wait } = self;
         let ticket = lease.submit(Submit { timeout, priority, ..Submit::default() })?;
@@ -384,7 +389,7 @@ impl Pending {
 }
 
 /// Spins for the answer, then sleeps.
-#[inline]
+#[inline(always)]
 fn wait_for(ticket: Ticket, wait: WaitPolicy) -> Result<Answer, InferError> {
     ticket.spin(wait.spins);
     match ticket.into_done() {
@@ -432,6 +437,7 @@ impl Answer {
     ///
     /// # Errors
     /// There is no such output.
+    #[inline]
     pub fn output_bytes(&self, index: usize) -> Result<&[u8], InferError> {
         let spans = self.done.output_spans();
         let Some(&Span { offset, len }) = spans.get(index) else {

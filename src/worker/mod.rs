@@ -118,7 +118,7 @@ struct Live {
 
 impl Live {
     /// Whether there is something that was not there when the lane was looked at. Then it will be taken.
-    #[inline]
+    #[inline(always)]
     fn anything_new(&self) -> bool {
         match self.waits_since {
             // The ring itself: its head is the line that a client writes first.
@@ -320,7 +320,12 @@ impl Worker {
     /// Whether a lane changed since it was looked at.
     #[inline(always)]
     fn anything_new(&self) -> bool {
-        self.stop.load(Ordering::Acquire) || self.lanes.iter().any(Live::anything_new)
+        for live in &self.lanes {
+            if live.anything_new() {
+                return true;
+            }
+        }
+        self.stop.load(Ordering::Acquire)
     }
 
     /// Spins, then sleeps, as the strategy says, until something is new or `until`. Returns the

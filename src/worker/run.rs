@@ -42,9 +42,7 @@ impl Worker {
         let batch = Closed { reason, worker: *id, now };
         // Nearly always there is one request, and then nothing is made for more of them.
         let end = if rows == 1 {
-            let mut taken = None;
-            queue.take(me, 1, 1, |work| taken = Some(work));
-            let Some(work) = taken else {
+            let Some(work) = queue.take_one(me) else {
                 answers.completions.flush();
                 return None;
             };
@@ -115,7 +113,7 @@ impl Closed {
             return now;
         }
         let rows = work.rows().0 as u32;
-        let end = match engine.attempt(std::slice::from_mut(&mut work), rows, now) {
+        let end = match engine.attempt_one(&mut work, rows, now) {
             Ok(ran) => {
                 let receipt = self.receipt(&work, ran.stages, rows);
                 answers.give(work, Ok(receipt), ran.end, true);
@@ -172,9 +170,8 @@ impl Closed {
             Err(_) => {
                 for work in works.drain(..) {
                     let rows = work.rows().0 as u32;
-                    let mut alone = [work];
-                    let ran = engine.attempt(&mut alone, rows, clock::stamp());
-                    let [work] = alone;
+                    let mut work = work;
+                    let ran = engine.attempt_one(&mut work, rows, clock::stamp());
                     let outcome = ran.as_ref().map(|ran| self.receipt(&work, ran.stages, rows));
                     end = clock::stamp();
                     answers.give(work, outcome.map_err(|failure| *failure), end, false);
@@ -270,31 +267,67 @@ impl Running<'_> {
         self.worker_stats.counting.store(1, Ordering::Relaxed);
     }
 
-    /// Runs `works`, `rows` rows in all, on the smallest plan that holds them, from the instant
+    /// Runs several requests, `rows` rows in all, on the smallest plan that holds them, from the instant
     /// `start`. What came of it is to be [counted](Self::count).
-    #[inline(always)]
     fn attempt(&mut self, works: &mut [Work<'_>], rows: u32, start: Nanos) -> Result<Ran, Failure> {
+        let index = self.plan_for(rows)?;
+        let mut instants = [start; 3];
+        self.guarded(|instance| {
+            let ran = staged(instance, PlanIndex(index), works);
+            ran.map(|at| instants = at).is_ok()
+        })?;
+        let [infer_from, infer_to, end] = instants;
+        let stages = Stages {
+            input: infer_from.since(start),
+            infer: infer_to.since(infer_from),
+            output: end.since(infer_to),
+        };
+        Ok(Ran { stages, index, start, end })
+    }
+
+    /// The same with one request, which goes from its own buffers into its own buffers if it fills its
+    /// plan.
+    #[inline(always)]
+    fn attempt_one(
+        &mut self,
+        work: &mut Work<'_>,
+        rows: u32,
+        start: Nanos,
+    ) -> Result<Ran, Failure> {
+        let index = self.plan_for(rows)?;
+        if self.sizes[index] != rows {
+            return self.attempt(std::slice::from_mut(work), rows, start);
+        }
+        self.guarded(|instance| {
+            work.buffers(|inputs, outputs| {
+                instance.infer_direct(PlanIndex(index), inputs, outputs).is_ok()
+            })
+        })?;
+        // Comes while the clock is read.
+        work.prefetch_end();
+        let end = clock::stamp();
+        // Nothing is gathered or scattered: these stages take no time.
+        let stages = Stages { input: Nanos(0), infer: end.since(start), output: Nanos(0) };
+        Ok(Ran { stages, index, start, end })
+    }
+
+    /// The position of the smallest batch size that holds `rows` rows.
+    #[inline(always)]
+    fn plan_for(&self, rows: u32) -> Result<usize, Failure> {
+        self.sizes.iter().position(|&s| s >= rows).ok_or(Failure::ModelFailed)
+    }
+
+    /// Calls `run` with the instance; it says whether it ran, and may panic.
+    ///
+    /// No more than that is passed on: what is caught goes through memory, and were it read in other
+    /// parts than it was written in, the worker would wait until all that it wrote before, the answer's
+    /// first line too, is in the cache.
+    #[inline(always)]
+    fn guarded(&mut self, run: impl FnOnce(&mut dyn Instance) -> bool) -> Result<(), Failure> {
         let Some(instance) = self.instance.as_mut() else { return Err(Failure::ModelFailed) };
-        let index = self.sizes.iter().position(|&s| s >= rows).ok_or(Failure::ModelFailed)?;
-        let plan = PlanIndex(index);
-        let exact = works.len() == 1 && self.sizes[index] == rows;
-        let result = catch_unwind(AssertUnwindSafe(|| {
-            if exact {
-                direct(&mut **instance, plan, &mut works[0], start)
-            } else {
-                staged(&mut **instance, plan, works)
-            }
-        }));
-        match result {
-            Ok(Ok([infer_from, infer_to, end])) => {
-                let stages = Stages {
-                    input: infer_from.since(start),
-                    infer: infer_to.since(infer_from),
-                    output: end.since(infer_to),
-                };
-                Ok(Ran { stages, index, start, end })
-            }
-            Ok(Err(_)) => Err(Failure::ModelFailed),
+        match catch_unwind(AssertUnwindSafe(|| run(&mut **instance))) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Failure::ModelFailed),
             Err(_panic) => Err(self.rebuild()),
         }
     }
@@ -327,25 +360,8 @@ impl Running<'_> {
     }
 }
 
-/// One request that fills its plan: from its own buffers into its own buffers. Returns the instants at
-/// which the inference began, it ended, and the outputs were scattered.
-#[inline(always)]
-fn direct(
-    instance: &mut dyn Instance,
-    plan: PlanIndex,
-    work: &mut Work<'_>,
-    start: Nanos,
-) -> Result<[Nanos; 3], RunError> {
-    work.buffers(|inputs, outputs| instance.infer_direct(plan, inputs, outputs))?;
-    // Comes while the clock is read.
-    work.prefetch_end();
-    // Nothing is gathered or scattered: these stages take no time.
-    let end = clock::stamp();
-    Ok([start, end, end])
-}
-
 /// Several requests, or fewer rows than the plan has: through the engine's staging areas. Returns the
-/// same instants.
+/// instants at which the inference began, it ended, and the outputs were scattered.
 #[inline(never)]
 fn staged(
     instance: &mut dyn Instance,
