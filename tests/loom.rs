@@ -10,15 +10,12 @@
 //! only if the model then fails.
 //!
 //! Tried by hand, one change at a time, and caught by at least one model: each of the fences
-//! removed; the exchange of `push` relaxed; the counters' advance relaxed; `peek_each` one position
-//! shorter; the bit set and the bit cleared in `IdleSet` relaxed; the flag taken by a load and a store
-//! instead of a swap; a slot's `complete` without release or without acquire, its `abandon` relaxed, and
-//! `is_done` relaxed; a withdrawn value that is popped; a queue's list
-//! retired by a load and a store, or told so by nobody, its holders counted off without release or
-//! without acquire, or without one for the owners.
-//! Not caught: the exchange of `pop_if` relaxed (the load before it acquires already; its release half
-//! matters only to a head that lags by more rounds than these models have), and the tail not read again
-//! before `push` says full (it spares a refusal, not a value).
+//! removed; the exchange of `push` relaxed, and that of `pop_if`; the counters' advance relaxed;
+//! `peek_each` one position shorter; the bit set and the bit cleared in `IdleSet` relaxed; the flag taken
+//! by a load and a store instead of a swap; a slot's `complete` without release or without acquire, its
+//! `abandon` relaxed, and `is_done` relaxed; a withdrawn value that is popped; a queue's list retired by
+//! a load and a store, or told so by nobody, its holders counted off without release or without acquire,
+//! or without one for the owners.
 #![cfg(loom)]
 
 use corelane::queue::handle::{Found, HandleWord};
@@ -711,6 +708,37 @@ fn idle_recheck_sees_past_a_head_that_lags() {
         other.join().unwrap();
         // Three values and two pops: one is left, and somebody must know.
         assert!(!(empty && pushed_and_not_woken), "asleep with a value in the ring");
+    });
+}
+
+#[test]
+fn idle_recheck_starts_from_a_head_at_most_a_round_behind() {
+    check(|| {
+        // Three of four values are popped. The fourth is two positions beyond a ring that begins at the
+        // oldest head; that head must be no answer for a sleeper whom its producer did not see.
+        let ring = Arc::new(IndexRing::new(2));
+        let idle = Arc::new(IdleSet::new(1));
+        ring.push(0).unwrap();
+        ring.push(1).unwrap();
+        let other = {
+            let ring = ring.clone();
+            thread::spawn(move || (0..3).filter(|_| ring.pop().is_some()).count())
+        };
+        let producer = {
+            let (ring, idle) = (ring.clone(), idle.clone());
+            thread::spawn(move || {
+                let pushed = (2..4).take_while(|&value| ring.push(value).is_ok()).count();
+                if pushed == 2 {
+                    idle.wake_one(1);
+                }
+                pushed
+            })
+        };
+        idle.announce(0);
+        let empty = ring.is_empty();
+        let (popped, pushed) = (other.join().unwrap(), producer.join().unwrap());
+        let asleep = empty && idle.parked() != 0;
+        assert!(!(asleep && pushed == 2 && popped < 4), "asleep with a value in the ring");
     });
 }
 

@@ -15,10 +15,13 @@
 //! Whoever pushed a value may [`withdraw`](IndexRing::withdraw) it: by an exchange on the same word, so
 //! that it is popped or withdrawn, never both. The cell stays used until a consumer comes by.
 //!
-//! Orderings: the cell's compare-and-swap in `push` releases, the one in `pop_if` acquires, so what
-//! a producer wrote before `push` is seen by the consumer that got the value. The counters are
-//! advanced with release and read with acquire, so that a thread that sees a position sees the
-//! cells before it in a state no older than that position.
+//! Orderings: the cell's compare-and-swap in `push` releases, and `pop_if` acquires with its look at the
+//! cell, so what a producer wrote before `push` is seen by the consumer that got the value. The counters
+//! are advanced with release and read with acquire, so that a thread that sees a position sees the
+//! cells before it in a state no older than that position. The compare-and-swap in `pop_if` releases to
+//! the look at the cell in `push`, so that a producer knows of the head what the consumer knew whose
+//! place it takes: a worker that is about to sleep, and is ordered after the producer, then starts from
+//! a head at most a round behind the value.
 
 use crate::sys::prefetch::prefetch_for_write;
 use crate::sys::sync::{AtomicU64, Ordering, spin_turn};
@@ -83,23 +86,23 @@ impl IndexRing {
             // Acquire, with the release of whoever advanced it.
             let tail = self.tail.0.load(Ordering::Acquire);
             let (cell, turn) = self.cell(tail);
+            // Acquire, with the release of the consumer's exchange on this cell.
             let seen = cell.load(Ordering::Acquire);
             if seen == word(turn, None) {
-                // Release, with the acquire of the consumer's exchange on this cell.
+                // Release, with the acquire of the consumer's look at this cell.
                 let taken = cell.compare_exchange(
                     seen,
                     word(turn, Some(value)),
-                    Ordering::AcqRel,
+                    Ordering::Release,
                     Ordering::Relaxed,
                 );
                 if taken.is_ok() {
                     advance(&self.tail.0, tail);
                     return Ok(Place(tail));
                 }
-            } else if (seen >> 32) == (turn.wrapping_sub(1) & LOW)
-                && tail == self.tail.0.load(Ordering::Acquire)
-            {
-                // The value of the turn before is still there, and the tail has not moved: full.
+            } else if (seen >> 32) == (turn.wrapping_sub(1) & LOW) {
+                // The value of a round before was there, so nobody had got past this tail: full, at this
+                // look. If it is an old one, nobody who popped since was before this call.
                 return Err(value);
             } else {
                 // Position `tail` is taken already: help, then look at the next one.
@@ -145,6 +148,7 @@ impl IndexRing {
         loop {
             let head = self.head.0.load(Ordering::Acquire);
             let (cell, turn) = self.cell(head);
+            // Acquire, with the release of the producer's exchange on this cell.
             let seen = cell.load(Ordering::Acquire);
             if (seen >> 32) == turn && seen & LOW != 0 {
                 let withdrawn = seen & LOW == WITHDRAWN;
@@ -152,11 +156,12 @@ impl IndexRing {
                 if !withdrawn && !take(value) {
                     return None;
                 }
-                // Acquire, with the release of the producer's exchange on this cell.
+                // Release, with the acquire of the producer's look at this cell a round later. No acquire:
+                // only one push in 2^32 rounds writes this word, and the look above has it from there.
                 let got = cell.compare_exchange(
                     seen,
                     word((turn + 1) & LOW, None),
-                    Ordering::AcqRel,
+                    Ordering::Release,
                     Ordering::Relaxed,
                 );
                 if got.is_ok() {
