@@ -4,7 +4,8 @@
 //! ahead: on the request path that costs more than what is timed. A [`stamp`] reads the kernel's clock
 //! only once in [`WINDOW_NS`] on each thread (an *anchor*), and adds what the counter has counted since.
 //! Each thread measures the counter's rate by the kernel's clock, again and again, so a stamp is off by
-//! what one anchor is (some tens of nanoseconds), never by what had added up. A stamp may be taken
+//! what one anchor is (some tens of nanoseconds), never by what had added up. One that has only begun
+//! goes by the rate that another measured. A stamp may be taken
 //! before the last few instructions are finished: good for a request's stages, not for a benchmark.
 //!
 //! The counter is used only where the kernel itself takes its time from it, so that all cores count
@@ -71,6 +72,11 @@ impl Anchor {
         Anchor { from: (ticks, ns), ..Anchor::NONE }
     }
 
+    /// The same with a rate to go by meanwhile; 0 if none is known.
+    pub fn with_rate(self, rate: u64) -> Anchor {
+        Anchor { rate, ..self }
+    }
+
     /// The time at a count; `None` if this anchor is too old for it, or too young.
     #[inline(always)]
     pub fn at(&self, ticks: u64) -> Option<Nanos> {
@@ -115,6 +121,9 @@ thread_local! {
 static TRUSTED: AtomicU32 = AtomicU32::new(0);
 static FROM_TICKS: AtomicU64 = AtomicU64::new(0);
 static FROM_NS: AtomicU64 = AtomicU64::new(0);
+/// The rate as some thread last measured it, for those that begin: 0 if none has, or the counter jumped
+/// since. Relaxed everywhere: it stands for itself.
+static RATE: AtomicU64 = AtomicU64::new(0);
 
 /// Lets stamps use the processor's counter, if the kernel's clock does. It reads a file, so it is
 /// called before requests are served; calls after the first do nothing.
@@ -171,11 +180,16 @@ fn anchor_here(last: Anchor) -> Nanos {
         (0, 0) => Anchor::measured_from(
             FROM_TICKS.load(Ordering::Relaxed),
             FROM_NS.load(Ordering::Relaxed),
-        ),
+        )
+        .with_rate(RATE.load(Ordering::Relaxed)),
         _ => last,
     };
     let reading = Reading::take();
-    ANCHOR.set(last.next(reading));
+    let next = last.next(reading);
+    if next.rate != last.rate {
+        RATE.store(next.rate, Ordering::Relaxed);
+    }
+    ANCHOR.set(next);
     Nanos(reading.ns)
 }
 

@@ -53,6 +53,21 @@ fn the_rate_is_measured_anew_from_later_moments() {
 }
 
 #[test]
+fn a_thread_that_begins_late_goes_by_the_rate_that_another_measured() {
+    let rate = begun().next(at(RATE_SPAN_NS_MIN)).rate;
+    let late = 100 * RATE_SPAN_NS_MAX;
+    let here = at(late + 1_000);
+    assert_eq!(begun().next(at(late)).at(here.ticks()), None, "it knows none itself");
+    let anchor = begun().with_rate(rate).next(at(late));
+    assert!(anchor.at(here.ticks()).unwrap().0.abs_diff(here.ns) <= 2);
+    // Its own measurement follows, and one that is far from it means that the counter jumped.
+    let own = anchor.next(at(late + RATE_SPAN_NS_MIN));
+    assert!(own.rate.abs_diff(rate) <= 2 && own.from == anchor.from);
+    let other = begun().with_rate(rate * 2).next(at(RATE_SPAN_NS_MIN));
+    assert_eq!(other.at(at(RATE_SPAN_NS_MIN).ticks()), None);
+}
+
+#[test]
 fn a_counter_that_jumped_is_not_used_until_its_rate_is_known_again() {
     let anchor = begun().next(at(RATE_SPAN_NS_MIN));
     // The clock stood still while the counter went on, as in a machine that slept.
