@@ -15,5 +15,12 @@
 //!
 #![doc = include_str!("line.md")]
 //!
+//! What a clean line carries is on another scale where tensors are large: the requests above are small, and the
+//! model's time counts. Of one request with a tensor of 27 KB each row says how many of the bytes that the line
+//! could carry were the tensors', the computing (5 ms) and the way there and back not counted, and how much longer
+//! the whole took than these bytes at the line's speed and the computing; held by a test of the same simulation:
+//!
+#![doc = include_str!("payload.md")]
+//!
 //! Where requests end in errors, it is by the loss of a session: a restart takes what was in flight with it. With
 //! [`Retries`](crate::client::serial::Retries) they are made again.

@@ -8,6 +8,8 @@ use corelane::wire::{Encoding, Place, Scale, TensorEncoding};
 
 const BAUD: u32 = 921_600;
 const COMPUTE_NS: u64 = 5_000_000;
+/// What the documentation shows.
+const TABLE: &str = include_str!("../../src/docs/payload.md");
 
 fn model(name: &'static str, input: usize, output: usize) -> Model {
     Model { name, input, output, compute_ns: COMPUTE_NS }
@@ -20,6 +22,7 @@ fn the_line_carries_payload_and_little_else() {
         model("down", 4, 27 * 1024),
         model("both", 27 * 1024, 27 * 1024),
     ];
+    let mut rows = Vec::new();
     for (sizes, latency_us) in [((512, 2048), 0), ((512, 2048), 1000), ((1024, 4096), 0)] {
         let mut world = World::new(BAUD, latency_us, sizes, &models, 1);
         for m in models {
@@ -31,21 +34,24 @@ fn the_line_carries_payload_and_little_else() {
             let ideal = bytes as f64 * 10e9 / f64::from(BAUD);
             let payload = ideal / (took - COMPUTE_NS as f64 - 2000.0 * latency_us as f64);
             let over = took / (ideal + COMPUTE_NS as f64);
-            println!(
-                "frames of {} bytes, window {}, latency {latency_us} us, {:>4} ({} in, {} out): payload {:.1} % of the raw rate, round trip {:.2} ms, {:+.1} % over bytes/baud + compute",
+            let row = format!(
+                "| {} | {} | {latency_us} | {} | {} | {:.1} | {:.2} | {:+.1} |",
                 sizes.0,
                 sizes.1,
-                m.name,
                 m.input,
                 m.output,
                 payload * 100.0,
                 took / 1e6,
                 over * 100.0 - 100.0
             );
+            println!("{row}");
             assert!(payload >= 0.92, "{payload}");
             assert!(over <= 1.10, "{over}");
+            rows.push(row);
         }
     }
+    let told: Vec<&str> = TABLE.lines().skip(2).collect();
+    assert_eq!(told, rows, "src/docs/payload.md should have these rows");
 }
 
 #[test]

@@ -8,4 +8,5 @@ mod fuzz;
 mod line;
 mod server;
 mod short;
+mod watch;
 mod world;
