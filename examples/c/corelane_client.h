@@ -83,7 +83,10 @@ typedef enum {
     /* What the server said is not the protocol. */
     CORELANE_CLIENT_PROTOCOL,
     /* The server speaks version 1 of the protocol only: it knows no encodings. Nothing was asked. */
-    CORELANE_CLIENT_VERSION
+    CORELANE_CLIENT_VERSION,
+    /* The server wants a proof of a pre-shared key, which this client does not have: a serial line is trusted,
+     * and corelane's own server asks for no key on one. */
+    CORELANE_CLIENT_KEY_WANTED
 } corelane_client_status;
 
 /* How the elements of a float32 tensor travel. */
@@ -317,7 +320,7 @@ enum {
 
 enum { CL_OPEN = 1, CL_ACCEPT, CL_DATA, CL_ACK, CL_NAK, CL_PING, CL_RESET };
 enum { CL_HELLO = 0, CL_OPEN_MODEL = 2, CL_INFER = 3, CL_OPEN_ENCODED = 10 };
-enum { CL_HELLO_OK = 0, CL_OPENED = 2, CL_ANSWER = 3, CL_ERROR = 4, CL_GOODBYE = 9, CL_NOTHING = 255 };
+enum { CL_HELLO_OK = 0, CL_CHALLENGE = 1, CL_OPENED = 2, CL_ANSWER = 3, CL_ERROR = 4, CL_GOODBYE = 9, CL_NOTHING = 255 };
 
 enum { CL_DOWN, CL_OPENING, CL_UP };
 enum { CL_BETWEEN, CL_WITHIN, CL_DISCARDING };
@@ -800,6 +803,8 @@ static int cl_message(corelane_client *client)
     } else if (client->reply == CL_ERROR) {
         if (client->wanted == CL_NOTHING || cl_read_error(client, &reader) != 0)
             return cl_bad(client);
+    } else if (client->reply == CL_CHALLENGE && client->wanted == CL_HELLO_OK) {
+        return cl_fail(client, CORELANE_CLIENT_KEY_WANTED);
     } else if (client->reply != client->wanted) {
         return cl_bad(client);
     } else if (client->reply == CL_HELLO_OK) {
@@ -1090,7 +1095,7 @@ static int cl_poll(corelane_client *client, cl_until *until, uint32_t *idle)
 static int cl_turn(corelane_client *client, cl_until *until)
 {
     uint8_t bytes[32];
-    uint32_t idle;
+    uint32_t idle = 0;
     int said, n, i;
 
     if (cl_poll(client, until, &idle) != 0)

@@ -31,6 +31,8 @@
 //!    A server with a pre-shared key answers `Challenge` first; the client sends `Auth` with
 //!    HMAC-SHA256(key, "corelane v1 client" followed by the nonce). The proof admits the connection;
 //!    nothing after it is encrypted or signed.
+//!    On a serial line no key is asked for: who can reach its wires is trusted. Clients made for such lines
+//!    answer a `Challenge` by an error.
 //! 2. `Open` gives a model's number, its limits and its [`Signature`], so that later payloads carry
 //!    neither names nor shapes.
 //!    `OpenEncoded` (version 2) asks besides that float32 tensors travel [encoded](#encodings).

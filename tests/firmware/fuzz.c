@@ -19,7 +19,7 @@ static corelane_client client;
 /* Bytes of the line that the client did not read yet. */
 static uint8_t line[4096];
 static size_t line_len, line_at;
-static unsigned long frames, statuses[CORELANE_CLIENT_VERSION + 1];
+static unsigned long frames, statuses[CORELANE_CLIENT_KEY_WANTED + 1];
 
 static uint32_t below(uint32_t n)
 {
@@ -42,6 +42,8 @@ static const uint8_t messages[][64] = {
     {9, 0xC1, 1, 0, 0, 0, 0, 0, 0, 9},
     /* A server of version 1. */
     {17, 0xC1, 9, 0, 0, 0, 0, 0, 0, 0, 1, 0x80, 0x80, 0x80, 0x20, 0x80, 2, 3},
+    /* One that wants a key. */
+    {41, 0xC1, 33, 0, 0, 0, 0, 0, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8},
 };
 
 static void say(uint8_t byte)
@@ -111,7 +113,7 @@ static void server(void)
 
         /* Mostly what the client waits for, so that it comes far. */
         if (below(24) && client.wanted == CL_HELLO_OK)
-            which = below(8) ? 0 : 7;
+            which = below(8) ? 0 : 7 + below(2);
         else if (below(24) && client.wanted == CL_OPENED)
             which = 1;
         else if (below(24) && client.wanted == CL_ANSWER)
@@ -231,10 +233,10 @@ int main(int argc, char **argv)
         free(output);
     }
     printf("%lu frames; calls that ended as", frames);
-    for (n = 0; n <= CORELANE_CLIENT_VERSION; n++)
-        printf(" %u: %lu%s", n, statuses[n], n < CORELANE_CLIENT_VERSION ? "," : "\n");
+    for (n = 0; n <= CORELANE_CLIENT_KEY_WANTED; n++)
+        printf(" %u: %lu%s", n, statuses[n], n < CORELANE_CLIENT_KEY_WANTED ? "," : "\n");
     /* Each way out was taken, and each way in. */
-    for (n = 0; n <= CORELANE_CLIENT_VERSION; n++)
+    for (n = 0; n <= CORELANE_CLIENT_KEY_WANTED; n++)
         if (statuses[n] == 0) {
             printf("no call ended as %u\n", n);
             return 1;

@@ -5,6 +5,7 @@ mod efficiency;
 mod faults;
 mod framing;
 mod fuzz;
+mod key;
 mod line;
 mod server;
 mod short;

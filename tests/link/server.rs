@@ -52,6 +52,8 @@ pub struct Server {
     /// Answers that are being computed: when they are ready, and their bytes.
     computing: Vec<(u64, Vec<u8>)>,
     session: u64,
+    /// It answers a hello by a challenge.
+    pub wants_key: bool,
     /// How often each request was executed, by the session and its id.
     pub executed: HashMap<(u64, RequestId), u32>,
     pub sessions: u64,
@@ -73,6 +75,7 @@ impl Server {
             out: Vec::new(),
             computing: Vec::new(),
             session: 0,
+            wants_key: false,
             executed: HashMap::new(),
             sessions: 0,
         }
@@ -198,6 +201,9 @@ impl Server {
                     let mut replies = Vec::new();
                     self.incoming = if left > 0 { Incoming::Skip { left } } else { Incoming::Head };
                     match request {
+                        Request::Hello { .. } if self.wants_key => {
+                            replies.push((Reply::Challenge { nonce: [7; 32] }, Vec::new()));
+                        }
                         Request::Hello { .. } => {
                             let limits = ServerLimits {
                                 payload_bytes_max: FRAME_PAYLOAD_BYTES_MAX as u32,

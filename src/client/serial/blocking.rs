@@ -257,6 +257,10 @@ where
             if self.session.talk.is_ready() && !self.link.is_probing() {
                 return true;
             }
+            if self.session.talk.is_challenged() {
+                self.disconnect();
+                return call.fail(SerialError::KeyWanted);
+            }
             if !self.turn(port, call) {
                 return false;
             }

@@ -40,6 +40,9 @@ pub enum SerialError<E = Infallible> {
     },
     /// The conversation broke; the link's session was ended.
     Session(SessionError),
+    /// The server wants a proof of a pre-shared key, which this client does not have: a serial line is
+    /// trusted, and corelane's own server asks for no key on one. The link's session was ended.
+    KeyWanted,
     /// The model was opened in an earlier session: open it again.
     StaleModel,
     /// The input has another length than the model's rows.
@@ -98,6 +101,9 @@ impl<E: core::fmt::Debug> core::fmt::Display for SerialError<E> {
                 None => write!(f, "error {number} ({a}, {b})"),
             },
             SerialError::Session(error) => write!(f, "{error}"),
+            SerialError::KeyWanted => f.write_str(
+                "the server wants a pre-shared key; clients on a serial line have none, and corelane's server asks them for none",
+            ),
             SerialError::StaleModel => {
                 f.write_str("the model was opened in an earlier session: open it again")
             }

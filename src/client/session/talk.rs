@@ -67,6 +67,10 @@ impl<const N: usize> Talk<N> {
     pub(in crate::client) const fn is_greeting(&self) -> bool {
         matches!(self.state, State::Greeting)
     }
+    /// Whether the server wants a proof of its key.
+    pub(in crate::client) const fn is_challenged(&self) -> bool {
+        matches!(self.state, State::Challenged { .. })
+    }
     pub(super) fn reset(&mut self) {
         self.state = State::Start;
         self.version = 0;
