@@ -139,6 +139,7 @@ impl From<EncodeError> for SessionError {
 
 /// What the bytes of the server meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Event<'a> {
     /// A message; `payload_len` bytes of payload follow it as [`Event::Payload`].
     Reply {

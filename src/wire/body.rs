@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// One input or output of a model, per row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Tensor<'a> {
     /// The name in the ONNX graph.
     #[serde(borrow)]
@@ -35,6 +36,7 @@ impl Tensor<'_> {
 
 /// Payload of `Opened`: inputs and outputs of a model, in the order in which payloads hold them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Signature<'a> {
     /// Whether axis 0 is a batch; if not, requests have exactly one row.
     pub batched: bool,
@@ -95,6 +97,7 @@ impl<'a> Signature<'a> {
 
 /// One entry of the list of models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ModelEntry<'a> {
     /// Names it in requests.
     pub model: ModelId,

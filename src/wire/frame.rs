@@ -125,6 +125,7 @@ fn check_partial(bytes: &[u8]) -> Result<(), FrameError> {
 
 /// A head found at the start of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Head<'a> {
     /// The header's bytes.
     pub header: &'a [u8],

@@ -44,6 +44,7 @@ const _: () = assert!(FRAME_PREFIX_BYTES + (1 + 5 + 3 + 3 + 5 + 1) <= HEAD_BYTES
 
 /// What received bytes meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum SerialEvent<'a> {
     /// A session of the link began; requests may be made once the state is [`State::Ready`]. Models
     /// must be opened again.
@@ -107,7 +108,8 @@ where
             line_len: 0,
         })
     }
-    /// Where the conversation stands; [`State::Start`] without a session.
+    /// Where the conversation stands; [`State::Start`] without a session. After [`State::Challenged`], which
+    /// no server of corelane's says on a serial line, there is nothing to do but to disconnect.
     pub fn state(&self) -> State {
         self.session.state()
     }

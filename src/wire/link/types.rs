@@ -75,6 +75,7 @@ impl core::fmt::Display for DownReason {
 
 /// What received bytes led to.
 #[derive(Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum LinkEvent<'a> {
     /// A session began; whatever an earlier one had in flight is over. Both streams are at their
     /// beginning.
