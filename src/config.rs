@@ -28,6 +28,7 @@ use crate::worker::IdleStrategy;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use control::{ModelControl, ModelControlMode};
 pub use error::ConfigError;
 pub use load_error::OnLoadError;
 
@@ -76,6 +77,8 @@ keys! {
     "runtime" "board" "\"auto\", a board's name or a file" "none" "Takes `cores` and `io_core` from the board's plan. `auto` looks at the device tree and the processor.";
     "runtime" "board_mismatch" "\"error\" or \"adapt\"" "\"error\"" "What to do where the machine is not as the board says: say so and stop, or take the part of the plan that it has.";
     "runtime" "on_load_error" "\"exit\" or \"serve_others\"" "\"exit\"" "What to do where a model can't be served: say so and stop, or serve the others. The line that says ready, and `stats`, name those that are `not_served`.";
+    "runtime" "model_control_mode" "\"none\", \"explicit\" or \"poll\"" "\"none\"" "What makes the server read its models' files again: nothing; SIGHUP or `corelane reload`; or those, and files that changed.";
+    "runtime" "repository_poll_secs" "seconds" "15" "How often it looks whether files changed, where `model_control_mode` is `poll`.";
     "runtime" "drain_timeout_ms" "milliseconds" "10000" "How long SIGTERM waits for accepted requests.";
     "runtime" "onnxruntime" "path" "ORT_DYLIB_PATH, else libonnxruntime.so beside the program" "ONNX Runtime's shared library, for models with engine ort; relative to the configuration file.";
     "realtime" "scheduler" "\"fifo\", \"rr\" or \"other\"" "as it is" "Scheduling policy of workers and I/O thread. With `fifo` or `rr`, a worker that spins lets nothing else run on its core: use `idle = \"park\"`.";
@@ -274,6 +277,8 @@ pub struct Config {
     pub models: Vec<ModelEntry>,
     /// What to do where one of them can't be served.
     pub on_load_error: OnLoadError,
+    /// Whether they may change meanwhile.
+    pub model_control: ModelControl,
     /// Where to listen.
     pub listen: Listen,
     /// Address of the Prometheus endpoint.
@@ -302,6 +307,7 @@ impl Default for Config {
             drain_timeout: Duration::from_secs(10),
             models: Vec::new(),
             on_load_error: OnLoadError::default(),
+            model_control: ModelControl::default(),
             listen: Listen::default(),
             metrics: None,
             metrics_allow_non_loopback: false,
@@ -398,6 +404,7 @@ impl Config {
         let on_load_error = table.text("on_load_error")?.map(|text| text.parse()).transpose();
         let wrong = |e: String| table.invalid("on_load_error", e);
         set(&mut self.on_load_error, on_load_error.map_err(wrong)?);
+        self.model_control = ModelControl::read(&table)?;
         let pin = table.boolean("pin")?.unwrap_or(true);
         let workers = table.integer("workers", 1, WORKERS_MAX as u64)?;
         self.workers = match (pin, cores, workers) {
@@ -582,6 +589,7 @@ pub fn parse_cores(text: &str) -> Result<Vec<CoreId>, String> {
     Ok(cores)
 }
 
+mod control;
 mod error;
 mod load_error;
 mod log_table;

@@ -21,7 +21,7 @@
 //! | `bin/corelane` | argument parsing and printing | everything public |
 //! | `capi` | the C interface | `runtime`, `config`, and what they are made of |
 //! | `lab` | measures the runtime and its parts against floors | everything public |
-//! | `runtime` | boot, ready, drain, stop; the in-process client | all rooms below |
+//! | `runtime` | boot, ready, reload, drain, stop; the in-process client | all rooms below |
 //! | `board` | boards by name, and whether the machine is what they say | `sys` |
 //! | `config` | `corelane.toml` | the settings of those it configures |
 //! | `transport` | sockets and serial ports, one event-driven I/O thread | [`wire`], `queue` |
@@ -55,13 +55,24 @@
 //! worker also reads its requests: the I/O thread leaves it the place where connections are tended
 //! ([`queue::seat`]).
 //!
+//! # Another version of a model
+//! A reload (`runtime::Reloader`) loads, verifies and warms up the next version on a thread that serves nothing,
+//! with an instance for each worker, and offers each its own ([`queue::exchange`]). A word that workers compare
+//! with what they have seen tells them to look; between two batches each trades all that it runs of the
+//! model for what is offered, without allocating, freeing or waiting. What it gave goes back and is freed
+//! where it was loaded. So a batch is of one version, and when the reload returns no answer is of the former
+//! one. What clients were told (signature, limits) and what memory was sized by (slots, rings, priorities,
+//! cores) never changes: a version that would need it is refused, and so is one that does not load, does not
+//! pass its goldens, or does not fit into memory beside the one that serves. Service times are kept in
+//! two banks, one for each version; those that were measured by no worker yet refuse no deadline.
+//!
 //! # Contracts
 //! - **No allocation on the request path.** Once ready, workers and the I/O thread never call the
 //!   system allocator. Every buffer is sized at load, and its size is known and printed.
 //! - **A limit on everything**, in [`limits`]; one that is reached is a typed error with its numbers.
 //! - **Requested is obtained, or it is an error**: cores, engines, batch sizes. No silent fall back.
 //! - **Nothing lost, nothing crossed**: every accepted request ends in exactly one answer or one
-//!   error, with its own rows, also under overload, disconnect and shutdown.
+//!   error, with its own rows, also under reload, overload, disconnect and shutdown.
 //! - **Batching never changes an answer**: at load, rows in a batch are compared with rows alone.
 //! - **Numbers say what they are**: integer nanoseconds inside, units in names and types.
 #![cfg_attr(not(any(feature = "std", loom)), no_std)]

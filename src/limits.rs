@@ -138,6 +138,8 @@ pub const ORT_PROFILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
 /// Connections of one server, over all listeners.
 pub const CONNECTIONS_MAX: usize = 256;
+/// Requests to reload that wait for the one that is carried out.
+pub const RELOADS_WAITING_REQUESTS_MAX: usize = 8;
 /// Requests in flight on one connection.
 pub const IN_FLIGHT_PER_CONNECTION_MAX: usize = 256;
 /// Bytes that a connection reads ahead; small frames are parsed from here.

@@ -18,6 +18,9 @@
 //! or without one for the owners.
 #![cfg(loom)]
 
+#[path = "loom/exchange.rs"]
+mod exchange;
+
 use corelane::queue::handle::{Found, HandleWord};
 use corelane::queue::handover::{Handover, Reclaimed};
 use corelane::queue::idle::{IdleSet, SleepFlag};

@@ -130,8 +130,8 @@ impl corelane_model {
             free.push(index).expect("the ring holds every request");
         }
         corelane_model {
-            name: text(&served.setup.name),
-            labels: served.setup.labels.iter().map(|l| text(l)).collect(),
+            name: text(&served.name),
+            labels: served.setup().labels.iter().map(|l| text(l)).collect(),
             inputs: names(&handle.signature().inputs),
             outputs: names(&handle.signature().outputs),
             requests: (0..count as u32).map(corelane_request::new).collect(),

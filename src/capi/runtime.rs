@@ -73,8 +73,7 @@ impl corelane_runtime {
         let core = Arc::new(Core { mark, waker: completions.waker().clone() });
         let client = runtime.client();
         let model = |served: &crate::runtime::ServedModel| {
-            let handle =
-                client.model(&served.setup.name).map_err(|e| super::status::infer_error(&e))?;
+            let handle = client.model(&served.name).map_err(|e| super::status::infer_error(&e))?;
             Ok(corelane_model::new(served, handle, builder.wait, &core))
         };
         let models: Box<[corelane_model]> =

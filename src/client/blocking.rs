@@ -442,6 +442,14 @@ impl Client {
         let (_, payload) = self.ask(|session, out| session.stats(out))?;
         String::from_utf8(payload).map_err(|_| ClientError::Body)
     }
+    /// Has the server read a model's files again (every model's, with `None`) and serve what they hold now.
+    /// Returns when that is done, or refused: JSON text with what came of it. The server's user and root may
+    /// ask for it, on a Unix socket; give the options a timeout that loading fits in.
+    pub fn reload(&mut self, model: Option<&str>) -> Result<String, ClientError> {
+        let name = model.unwrap_or_default();
+        let (_, payload) = self.ask(|session, out| session.reload(name, out))?;
+        String::from_utf8(payload).map_err(|_| ClientError::Body)
+    }
     /// Pings; returns the round-trip time.
     pub fn ping(&mut self) -> Result<Duration, ClientError> {
         let start = Instant::now();

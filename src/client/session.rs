@@ -282,6 +282,19 @@ impl<const N: usize> Session<N> {
         let result = self.talk.only_id(Kind::Stats, out);
         self.told(result)
     }
+    /// Writes a request to read a model's files again (every model's, if `name` is empty) and to serve what
+    /// they hold now; its answer comes as statistics do.
+    ///
+    /// # Errors
+    /// Besides those of other requests: the server speaks a version before 3.
+    pub fn reload(
+        &mut self,
+        name: &str,
+        out: &mut [u8],
+    ) -> Result<(RequestId, usize), SessionError> {
+        let result = self.talk.reload(name, out);
+        self.told(result)
+    }
     /// Writes a ping.
     pub fn ping(&mut self, out: &mut [u8]) -> Result<(RequestId, usize), SessionError> {
         let result = self.talk.only_id(Kind::Ping, out);

@@ -198,6 +198,14 @@ fn errors_name_the_key_the_line_and_what_would_be_right() {
             "[runtime]\non_load_error = 'ignore'\n",
             "line 4: `runtime.on_load_error`: \"ignore\"; choose \"exit\" or \"serve_others\"",
         ),
+        (
+            "[runtime]\nmodel_control_mode = 'auto'\n",
+            "line 4: `runtime.model_control_mode`: \"auto\"; choose \"none\", \"explicit\" or \"poll\"",
+        ),
+        (
+            "[runtime]\nmodel_control_mode = 'explicit'\nrepository_poll_secs = 2\n",
+            "line 5: `runtime.repository_poll_secs`: only with model_control_mode = \"poll\"",
+        ),
         ("[log]\nlevel = 'loud'\n", "line 4: `log.level`: \"loud\" is no level; choose off, error"),
         (
             "[memory]\nlock = 'yes'\n",
@@ -261,6 +269,14 @@ fn the_reference_tells_the_defaults_that_hold() {
     assert_eq!(
         default("runtime", "on_load_error").trim_matches('"').parse(),
         Ok(config.on_load_error)
+    );
+    assert_eq!(
+        default("runtime", "model_control_mode").trim_matches('"').parse(),
+        Ok(config.model_control.mode)
+    );
+    assert_eq!(
+        default("runtime", "repository_poll_secs"),
+        config.model_control.poll_every.as_secs().to_string()
     );
     assert_eq!(default("log", "format").trim_matches('"').parse(), Ok(config.log.format));
     assert_eq!(default("log", "file_bytes_max"), config.log.file_bytes_max.to_string());
@@ -359,4 +375,14 @@ fn a_models_entry_goes_before_its_manifest() {
         ..before
     };
     assert_eq!(manifest, wanted);
+}
+
+#[test]
+fn models_change_only_where_that_is_asked_for() {
+    let control = |text: &str| parse(&format!("[runtime]\n{text}\n{MODEL}")).unwrap().model_control;
+    assert_eq!(control("").mode, ModelControlMode::None);
+    assert_eq!(control("model_control_mode = 'explicit'").mode, ModelControlMode::Explicit);
+    let poll = control("model_control_mode = 'poll'\nrepository_poll_secs = 3");
+    let every = Duration::from_secs(3);
+    assert_eq!(poll, ModelControl { mode: ModelControlMode::Poll, poll_every: every });
 }

@@ -111,3 +111,8 @@
 //! `make deb` makes a Debian package of the command with a systemd unit (`packaging/corelane.service`):
 //! it tells systemd when it is ready, feeds the watchdog while its I/O thread turns and no worker is
 //! stuck in a batch, and runs without privileges. Another process then asks through the Unix socket.
+//!
+//! An update of a model takes no restart: `systemctl reload corelane`, or `corelane reload`, which waits until the
+//! new version serves or says why it does not. What may change so, and what may not, is on the page of
+//! [`Reloader`](crate::runtime::Reloader); in a Rust program it is
+//! [`Runtime::reload`](crate::runtime::Runtime::reload). The C interface has no reload yet: it loads at the start.

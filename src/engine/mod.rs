@@ -95,16 +95,17 @@ pub trait Engine: Send + Sync {
     fn backend(&self) -> Option<&BackendReport> {
         None
     }
-    /// Makes the mutable half, with every buffer allocated. Called on the worker's own thread,
-    /// after pinning, so that memory is local and kernels fit the core.
+    /// Makes the mutable half, with every buffer allocated. Called at start on the worker's own thread,
+    /// after pinning, so that memory is local; for a version that comes later, on the thread that loads it.
     fn instance(&self) -> Result<Box<dyn Instance>, EngineError>;
 }
 
-/// The mutable half of a loaded model: one per worker, never shared.
+/// The mutable half of a loaded model: one per worker, never shared. It is made warm and freed on other
+/// threads than its worker's where versions change while the runtime serves, so it is tied to none.
 ///
 /// Tensors are exchanged as raw little-endian bytes, rows contiguous, through staging areas whose
 /// addresses are aligned to [`BUFFER_ALIGN_BYTES`](crate::limits::BUFFER_ALIGN_BYTES).
-pub trait Instance {
+pub trait Instance: Send {
     /// Staging area of input `input` for `plan`: batch size x row bytes. The caller fills the rows
     /// it has; what the pad rows hold does not matter.
     fn input_mut(&mut self, plan: PlanIndex, input: usize) -> &mut [u8];

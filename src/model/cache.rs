@@ -204,7 +204,7 @@ fn facts(manifest: &Manifest, sha256: &str) -> Facts {
 }
 
 /// A checksum of all golden files, names included.
-fn goldens(manifest: &Manifest) -> u64 {
+pub(super) fn goldens(manifest: &Manifest) -> u64 {
     let mut sum = 0u64;
     let Some(dir) = &manifest.dir else { return sum };
     let mut dirs = vec![dir.join("golden")];

@@ -10,6 +10,7 @@ pub mod load;
 pub mod manifest;
 pub mod npy;
 pub mod signature;
+pub mod version;
 
 pub use cache::{CacheState, CacheStatus};
 pub use error::ModelError;

@@ -5,6 +5,7 @@
 //! | [`ring::IndexRing`] per model and priority (ingress) | any client, the I/O thread | any worker of the model |
 //! | [`stack::IndexStack`] per model (free slots: see [`keep`]) | whoever frees a slot | whoever leases one |
 //! | [`completion`] ring per worker | that worker | the I/O thread, or the worker in its [`seat`] |
+//! | [`exchange::Exchange`] per model and worker (versions) | who reloads | that worker |
 //!
 //! # What a request costs
 //! In process, one in flight, both sides spinning: what lies between the client's call and its answer,
@@ -30,6 +31,7 @@
 //! elsewhere too, are done: 10 to 20 ns each time. Hence the functions of this way are inlined, and pass
 //! on single numbers where they can't be.
 
+pub mod exchange;
 pub mod handle;
 pub mod handover;
 pub mod idle;

@@ -11,7 +11,7 @@ use super::slot::{Lease, SlotPool, Ticket, Work};
 use crate::limits::{PRIORITY_LEVELS_MAX, TIMEOUT_US_MAX};
 use crate::model::signature::{Layouts, Signature};
 use crate::sys::clock;
-use crate::sys::sync::{Arc, AtomicBool, AtomicU64, Ordering};
+use crate::sys::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::units::{Micros, ModelId, Nanos, Priority, Rows};
 use std::fmt;
 
@@ -43,7 +43,7 @@ pub struct QueueSpec {
     pub priority_levels: u8,
     /// Priority of requests that ask for none.
     pub default_priority: Priority,
-    /// Deadline of requests that ask for none; 0 is no deadline.
+    /// Deadline of requests that ask for none, at first; 0 is no deadline.
     pub default_timeout: Micros,
     /// Slots beyond the waiting ones: being filled, running, being answered.
     pub extra_slots: u32,
@@ -81,7 +81,11 @@ pub struct ModelQueue {
     levels: Box<[IndexRing]>,
     spec: QueueSpec,
     idle: Arc<IdleSet>,
-    service: ServiceTimes,
+    /// Of the present version and of the one before or after it, by [`bank`](Self::bank).
+    services: [ServiceTimes; 2],
+    bank: AtomicU32,
+    /// In microseconds.
+    default_timeout: AtomicU32,
     entry: Entry,
     /// One for each worker, by its number, and the last for the clients.
     exits: Box<[Exit]>,
@@ -166,6 +170,7 @@ impl ModelQueue {
             spec.signature.output_layout(rows).1,
         );
         let workers_end = u64::BITS - spec.workers.leading_zeros();
+        let twin = service.twin();
         let queue = ModelQueue {
             id: spec.id,
             inputs: Layouts::new(&spec.signature.inputs, rows),
@@ -174,9 +179,11 @@ impl ModelQueue {
             pool,
             keep: Keep::new(count),
             levels: (0..spec.priority_levels).map(|_| IndexRing::new(count)).collect(),
+            default_timeout: AtomicU32::new(spec.default_timeout.0),
             spec,
             idle,
-            service,
+            services: [service, twin],
+            bank: AtomicU32::new(0),
             entry: Entry::default(),
             exits: (0..=workers_end.max(1)).map(|_| Exit::default()).collect(),
             closed: AtomicBool::new(false),
@@ -200,9 +207,36 @@ impl ModelQueue {
         &self.spec
     }
 
-    /// Measured service times.
+    /// Measured service times of the present version.
+    #[inline]
     pub fn service(&self) -> &ServiceTimes {
-        &self.service
+        self.service_of(self.bank())
+    }
+
+    /// Where the present version's service times are: 0 or 1. The next version's are in the other bank,
+    /// so that workers on either keep their own while one follows the other.
+    #[inline]
+    pub fn bank(&self) -> usize {
+        // Relaxed: the numbers in a bank stand for themselves.
+        self.bank.load(Ordering::Relaxed) as usize
+    }
+
+    /// Service times of a bank.
+    #[inline]
+    pub fn service_of(&self, bank: usize) -> &ServiceTimes {
+        &self.services[bank & 1]
+    }
+
+    /// From here on admission reckons with this bank, and requests that carry no deadline get this one.
+    pub fn change_version(&self, bank: usize, default_timeout: Micros) {
+        self.bank.store(bank as u32 & 1, Ordering::Relaxed);
+        self.default_timeout.store(default_timeout.0, Ordering::Relaxed);
+    }
+
+    /// Deadline of requests that ask for none; 0 is no deadline.
+    #[inline]
+    pub fn default_timeout(&self) -> Micros {
+        Micros(self.default_timeout.load(Ordering::Relaxed))
     }
 
     /// Number of slots.
@@ -316,7 +350,7 @@ impl ModelQueue {
             return Err(queue.refuse(Refusal::BadPriority { priority: priority.0, levels }));
         }
         let timeout = match options.timeout {
-            Micros(0) => queue.spec.default_timeout,
+            Micros(0) => queue.default_timeout(),
             given => given,
         };
         if timeout.0 > TIMEOUT_US_MAX {
@@ -395,7 +429,7 @@ impl ModelQueue {
     /// the best measured time per row, over the model's workers, and its own run.
     #[inline(never)]
     fn estimate(&self, rows: Rows) -> Nanos {
-        self.service.estimate(rows, self.queued_rows(), self.spec.workers)
+        self.service().estimate(rows, self.queued_rows(), self.spec.workers)
     }
 
     /// What waits, as the rings have it, so that it can be taken; rows are counted up to `enough`.

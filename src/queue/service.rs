@@ -1,7 +1,7 @@
 //! Measured service times: what the batch policy and admission reckon with.
 
 use crate::limits::{BATCH_SIZES_MAX, CORE_KINDS_COUNT_MAX};
-use crate::sys::sync::{AtomicU64, Ordering};
+use crate::sys::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::{Nanos, Rows};
 
 /// Times of the workers on one kind of core, on lines of their own: workers write them with every
@@ -14,6 +14,9 @@ struct Kind {
     ns: [AtomicU64; BATCH_SIZES_MAX],
 }
 
+/// Marks a time that was measured elsewhere, and by no worker yet.
+const FOREIGN: u64 = 1 << 63;
+
 /// Measured service time of each batch size on each kind of core, kept by the workers, read by policy
 /// and admission.
 ///
@@ -21,7 +24,8 @@ struct Kind {
 /// for on a fast core may be too late on a slow one.
 #[derive(Debug)]
 pub struct ServiceTimes {
-    sizes: heapless::Vec<u16, BATCH_SIZES_MAX>,
+    /// Ascending; 0 after the last.
+    sizes: [AtomicU32; BATCH_SIZES_MAX],
     kinds: heapless::Vec<Kind, CORE_KINDS_COUNT_MAX>,
 }
 
@@ -46,13 +50,38 @@ impl ServiceTimes {
                 last.workers |= over.workers;
             }
         }
-        let sizes = sizes.iter().take(BATCH_SIZES_MAX).map(|&s| s as u16).collect();
-        ServiceTimes { sizes, kinds }
+        let size = |i: usize| AtomicU32::new(sizes.get(i).map_or(0, |&size| size as u32));
+        ServiceTimes { sizes: std::array::from_fn(size), kinds }
+    }
+
+    /// The same kinds of cores and sizes, without times.
+    pub fn twin(&self) -> ServiceTimes {
+        let workers: heapless::Vec<u64, CORE_KINDS_COUNT_MAX> =
+            self.kinds.iter().map(|kind| kind.workers).collect();
+        let sizes: heapless::Vec<usize, BATCH_SIZES_MAX> =
+            self.sizes().iter().map(|&size| size as usize).collect();
+        ServiceTimes::of_kinds(&sizes, &workers)
+    }
+
+    /// Begins anew, for a version with other `sizes`, with times that were measured on another core: the
+    /// batch policy takes them for what they are, but no request is refused by them.
+    ///
+    /// Whoever reads meanwhile may see old and new numbers; workers must not write.
+    pub fn restart(&self, sizes: &[usize], measured: &[Nanos]) {
+        // Relaxed throughout: each number stands for itself, and a wrong mixture decides about one request.
+        for (i, size) in self.sizes.iter().enumerate() {
+            size.store(sizes.get(i).map_or(0, |&size| size as u32), Ordering::Relaxed);
+            for kind in &self.kinds {
+                let time = measured.get(i).map_or(0, |time| time.0 | FOREIGN);
+                kind.ns[i].store(time, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Compiled batch sizes, ascending.
-    pub fn sizes(&self) -> &[u16] {
-        &self.sizes
+    pub fn sizes(&self) -> heapless::Vec<u16, BATCH_SIZES_MAX> {
+        let sizes = self.sizes.iter().map(|size| size.load(Ordering::Relaxed) as u16);
+        sizes.take_while(|&size| size > 0).collect()
     }
 
     /// Kinds of cores.
@@ -66,7 +95,13 @@ impl ServiceTimes {
 
     /// The time of the `i`-th size on a kind of core.
     pub fn get(&self, kind: usize, i: usize) -> Nanos {
-        Nanos(self.kind(kind).ns[i].load(Ordering::Relaxed))
+        Nanos(self.kind(kind).ns[i].load(Ordering::Relaxed) & !FOREIGN)
+    }
+
+    /// The same, if it was measured by a worker on that kind of core.
+    fn known(&self, kind: usize, i: usize) -> Option<u64> {
+        let ns = self.kind(kind).ns[i].load(Ordering::Relaxed);
+        (ns & FOREIGN == 0).then_some(ns)
     }
 
     /// Takes in a measurement: an exponential average with weight 1/8. One sample weighs at most
@@ -76,6 +111,8 @@ impl ServiceTimes {
         let old = ns.load(Ordering::Relaxed);
         let new = if old == 0 {
             sample.0
+        } else if old & FOREIGN != 0 {
+            sample.0.min((old & !FOREIGN).saturating_mul(2))
         } else {
             let sample = sample.0.min(old.saturating_mul(2));
             old - old / 8 + sample / 8
@@ -86,19 +123,22 @@ impl ServiceTimes {
 
     /// The least time per row over all sizes, filled.
     fn best_per_row(&self, kind: usize) -> u64 {
-        let per_row = self.sizes.iter().enumerate();
-        per_row.map(|(i, &s)| self.get(kind, i).0 / s.max(1) as u64).min().unwrap_or(0)
+        let per_row = self.sizes().into_iter().enumerate();
+        per_row.filter_map(|(i, s)| Some(self.known(kind, i)? / s as u64)).min().unwrap_or(0)
     }
 
     /// How long a request of `rows` rows is estimated to take from now: the `ahead` rows before it,
     /// shared by `workers` (as bits) as fast as each of them can, and its own run on the fastest kind of
     /// core that serves. A lower bound: what can't be met by it can't be met.
     pub fn estimate(&self, rows: Rows, ahead: u64, workers: u64) -> Nanos {
-        let last = self.sizes.len().saturating_sub(1);
-        let own = self.sizes.iter().position(|&s| s >= rows.0).unwrap_or(last);
+        let sizes = self.sizes();
+        let last = sizes.len().saturating_sub(1);
+        let own = sizes.iter().position(|&s| s >= rows.0).unwrap_or(last);
+        // What no worker has measured yet is no reason to refuse.
+        let run_of = |kind: usize| self.known(kind, own).unwrap_or(0);
         if let [only] = self.kinds.as_slice() {
             let workers = (only.workers & workers).count_ones().max(1) as u64;
-            return Nanos(ahead * self.best_per_row(0) / workers + self.get(0, own).0);
+            return Nanos(ahead * self.best_per_row(0) / workers + run_of(0));
         }
         let mut run = u64::MAX;
         // Rows in a second, over all workers.
@@ -106,7 +146,7 @@ impl ServiceTimes {
         for (n, kind) in self.kinds.iter().enumerate() {
             let count = (kind.workers & workers).count_ones() as u64;
             if count > 0 {
-                run = run.min(self.get(n, own).0);
+                run = run.min(run_of(n));
                 let per_second = 1_000_000_000 / self.best_per_row(n).max(1);
                 rate = rate.saturating_add(count * per_second.max(1));
             }

@@ -413,3 +413,25 @@ fn more_kinds_than_are_told_apart_share_the_last() {
     assert_eq!(times.get(3, 0), Nanos(700));
     assert_eq!(times.estimate(Rows(1), 0, 32), Nanos(700));
 }
+
+#[test]
+fn times_that_no_worker_measured_yet_refuse_nobody() {
+    let times = ServiceTimes::new(&[1, 4], &[Nanos(1_000), Nanos(2_000)]);
+    let next = times.twin();
+    assert_eq!((next.sizes().as_slice(), next.get(0, 1)), (&[1, 4][..], Nanos(0)));
+    next.restart(&[1, 2, 8], &[Nanos(5_000), Nanos(6_000), Nanos(8_000)]);
+    assert_eq!(next.sizes().as_slice(), [1, 2, 8]);
+    // The policy has them, admission has not.
+    assert_eq!((next.get(0, 0), next.get(0, 2)), (Nanos(5_000), Nanos(8_000)));
+    assert_eq!(next.estimate(Rows(1), 100, 1), Nanos(0));
+    // The first run of a worker takes their place, but a hiccup counts for no more than twice.
+    next.observe(0, 0, Nanos(3_000));
+    next.observe(0, 2, Nanos(900_000));
+    assert_eq!((next.get(0, 0), next.get(0, 2)), (Nanos(3_000), Nanos(16_000)));
+    assert_eq!(next.estimate(Rows(1), 0, 1), Nanos(3_000));
+    assert_eq!(next.estimate(Rows(2), 0, 1), Nanos(0));
+    // Of those that are known the best: eight rows in 16,000 ns.
+    assert_eq!(next.estimate(Rows(1), 10, 1), Nanos(10 * 2_000 + 3_000));
+    next.observe(0, 0, Nanos(3_000));
+    assert_eq!(next.get(0, 0), Nanos(3_000));
+}

@@ -12,7 +12,7 @@ use crate::queue::{ModelQueue, QueueSpec, ServiceTimes};
 use crate::sys::sync::{Arc, AtomicBool, Ordering};
 use crate::sys::{affinity, clock};
 use crate::units::{CoreId, Micros, ModelId, WorkerId};
-use crate::worker::{self, IdleStrategy, Lane, StartError, WorkerSpec};
+use crate::worker::{self, IdleStrategy, Lane, Orders, StartError, WorkerSpec};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -211,7 +211,7 @@ impl RuntimeBuilder {
         let poke = waker.clone();
         let idle_set = IdleSet::new(cores.len()).poked_by(move || poke.wake_always());
         let idle_set = Arc::new(idle_set);
-        let stop = Arc::new(AtomicBool::new(false));
+        let orders = Arc::new(Orders::default());
         let mut models = Vec::new();
         for (id, setup) in self.setups.iter().enumerate() {
             if self.setups[..id].iter().any(|other| other.name == setup.name) {
@@ -227,16 +227,16 @@ impl RuntimeBuilder {
         for (n, &core) in cores.iter().enumerate() {
             let (completions, receiver) = completion_ring(slots, Some(waker.clone()));
             let stats = Arc::new(WorkerStats::default());
-            let lanes = models
-                .iter()
-                .filter(|m| m.queue.spec().workers & (1 << n) != 0)
-                .map(|m| Lane {
+            let lanes = (models.iter().zip(&self.setups))
+                .filter(|(m, _)| m.queue.spec().workers & (1 << n) != 0)
+                .map(|(m, setup)| Lane {
                     queue: m.queue.clone(),
-                    engine: m.setup.engine.clone(),
-                    batch: m.setup.batch.clone(),
-                    weight: m.setup.weight,
-                    warmup_runs: m.setup.model_warmup,
+                    engine: setup.engine.clone(),
+                    batch: setup.batch.clone(),
+                    weight: setup.weight,
+                    warmup_runs: setup.model_warmup,
                     stats: m.lanes[n].clone(),
+                    exchange: m.exchanges[n].clone(),
                 })
                 .collect();
             let spec = WorkerSpec {
@@ -248,7 +248,7 @@ impl RuntimeBuilder {
                 lanes,
                 completions,
                 idle_set: idle_set.clone(),
-                stop: stop.clone(),
+                orders: orders.clone(),
                 stats: stats.clone(),
             };
             threads.push(worker::spawn(spec, ready.clone()).map_err(BuildError::System)?);
@@ -263,18 +263,20 @@ impl RuntimeBuilder {
             idle_set,
             started_at: clock::now(),
             draining: AtomicBool::new(false),
+            orders,
+            reloading: std::sync::Mutex::new(()),
             extra: std::sync::Mutex::new(Vec::new()),
         });
         // From here on a failure drops the runtime, which stops the workers that did start.
         let io = Some((receivers, waker));
         let realtime = self.realtime.granted(early);
-        let mut runtime = Runtime { shared: shared.clone(), threads, stop, io, realtime };
+        let mut runtime = Runtime { shared: shared.clone(), threads, io, realtime };
         for _ in 0..cores.len() {
             match readiness.recv() {
                 Ok(Ok(started)) => runtime.realtime.add(started.thread),
                 Ok(Err(StartError::Affinity(e))) => return Err(BuildError::Affinity(e)),
                 Ok(Err(StartError::Engine { model, reason })) => {
-                    let model = shared.models.get(model.0 as usize).map(|m| m.setup.name.clone());
+                    let model = shared.models.get(model.0 as usize).map(|m| m.name.clone());
                     return Err(BuildError::Worker { model, reason });
                 }
                 Err(_) => {
@@ -377,9 +379,5 @@ fn served(
     };
     let queue =
         ModelQueue::make(spec, idle_set.clone(), ServiceTimes::of_kinds(sizes, &kinds.workers));
-    Ok(ServedModel {
-        setup: Arc::new(setup.clone()),
-        queue,
-        lanes: Arc::new(cores.iter().map(|_| Default::default()).collect()),
-    })
+    Ok(ServedModel::new(setup, queue, cores.len()))
 }

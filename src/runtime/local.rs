@@ -122,7 +122,7 @@ impl LocalClient {
 
     /// The names of the models.
     pub fn models(&self) -> impl Iterator<Item = &str> {
-        self.shared.models.iter().map(|m| m.setup.name.as_str())
+        self.shared.models.iter().map(|m| m.name.as_str())
     }
 
     /// Counters and stage histograms.

@@ -19,7 +19,10 @@ mod local;
 mod notify;
 mod plan;
 mod realtime;
+mod reload;
 mod serve;
+mod served;
+mod source;
 mod stats;
 
 pub use boot::{BuildError, RuntimeBuilder};
@@ -29,21 +32,24 @@ pub use plan::{BoardMismatch, PlanError, PlannedBoard, plan_board};
 pub use realtime::{
     Outcome, PRIORITY_RANGE, Policy, ProcessOptions, RealTime, Refused, ThreadOptions,
 };
+pub use reload::{Difference, ReloadError, Reloaded, Reloader, Watch};
 pub use serve::ServeError;
+pub use served::ServedModel;
+pub use source::ModelSource;
 pub use stats::{ModelStats, ProcessState, ServiceStats, StatsSnapshot, WorkerState};
 
 use crate::batch::BatchSettings;
 use crate::engine::Engine;
 use crate::limits::{BATCH_SIZES_MAX, MAX_QUEUE_SIZE_DEFAULT, QUEUE_BYTES_DEFAULT};
-use crate::metrics::{LaneStats, WorkerStats};
+use crate::metrics::WorkerStats;
 use crate::model::signature::Signature;
 use crate::model::{Inspection, InstanceGroup, LoadedModel};
-use crate::queue::SharedQueue;
 use crate::queue::completion::{CompletionReceiver, IoWaker};
 use crate::queue::idle::IdleSet;
 use crate::sys::clock;
 use crate::sys::sync::{Arc, AtomicBool, Ordering};
 use crate::units::{CoreId, Micros, Nanos, Priority, Rows};
+use crate::worker::Orders;
 use std::time::Duration;
 
 /// A loaded model and how it is to be served.
@@ -75,17 +81,10 @@ pub struct ModelSetup {
     pub labels: Vec<String>,
     /// What was found when the model was loaded; `None` for an engine made by hand.
     pub inspection: Option<Arc<Inspection>>,
-}
-
-/// A model that is being served.
-#[derive(Clone)]
-pub struct ServedModel {
-    /// How it is served.
-    pub setup: Arc<ModelSetup>,
-    /// Its queue.
-    pub queue: SharedQueue,
-    /// Its workers' counters.
-    pub lanes: Arc<Vec<Arc<LaneStats>>>,
+    /// Where it was read from, and can be read again; `None` for one made by hand.
+    pub source: Option<ModelSource>,
+    /// The hash of all that it was loaded from, in hexadecimal; `None` for one made by hand.
+    pub version_hash: Option<String>,
 }
 
 /// What is common to the runtime, its clients and its transports.
@@ -99,6 +98,10 @@ pub struct Shared {
     pub(crate) idle_set: Arc<IdleSet>,
     pub(crate) started_at: Nanos,
     pub(crate) draining: AtomicBool,
+    /// What workers are told.
+    pub(crate) orders: Arc<Orders>,
+    /// Held while a version is loaded and handed over: one at a time.
+    pub(crate) reloading: std::sync::Mutex<()>,
     /// Extra counters for `stats`, of whoever serves this runtime (transports).
     pub(crate) extra: std::sync::Mutex<Vec<stats::ExtraStats>>,
 }
@@ -106,7 +109,7 @@ pub struct Shared {
 impl Shared {
     /// The model called `name`, and its position.
     pub fn find(&self, name: &str) -> Option<(usize, &ServedModel)> {
-        self.models.iter().enumerate().find(|(_, m)| m.setup.name == name)
+        self.models.iter().enumerate().find(|(_, m)| m.name == name)
     }
 
     /// Whether the runtime accepts requests.
@@ -129,7 +132,6 @@ impl Shared {
 pub struct Runtime {
     shared: Arc<Shared>,
     threads: Vec<std::thread::JoinHandle<()>>,
-    stop: Arc<AtomicBool>,
     io: Option<(Vec<CompletionReceiver>, Arc<IoWaker>)>,
     realtime: realtime::Granted,
 }
@@ -196,7 +198,7 @@ impl Drop for Runtime {
     /// Drains for up to ten seconds, then stops the workers.
     fn drop(&mut self) {
         self.drain(Duration::from_secs(10));
-        self.stop.store(true, Ordering::Release);
+        self.shared.orders.stop();
         self.shared.idle_set.wake_all(u64::MAX);
         for thread in self.threads.drain(..) {
             // A worker that panicked has printed why; its requests were answered by their tokens.
@@ -227,6 +229,8 @@ impl ModelSetup {
             cores: None,
             labels: Vec::new(),
             inspection: None,
+            source: None,
+            version_hash: None,
         }
     }
 
@@ -236,13 +240,10 @@ impl ModelSetup {
     /// # Errors
     /// Whatever [`LoadedModel::read`] finds.
     pub fn read(path: &std::path::Path) -> Result<ModelSetup, BuildError> {
-        match LoadedModel::read(path) {
-            Ok(loaded) => Ok(ModelSetup::from(loaded)),
-            Err(error) => Err(BuildError::Model {
-                model: path.display().to_string(),
-                reason: Box::new(error),
-            }),
-        }
+        ModelSource::new(path).load().map_err(|error| BuildError::Model {
+            model: path.display().to_string(),
+            reason: Box::new(error),
+        })
     }
 }
 
@@ -290,6 +291,8 @@ impl From<LoadedModel> for ModelSetup {
             labels: manifest.labels,
             engine: loaded.engine,
             inspection: Some(Arc::new(inspection)),
+            source: None,
+            version_hash: None,
         }
     }
 }

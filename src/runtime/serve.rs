@@ -117,7 +117,7 @@ impl Runtime {
             .shared
             .models
             .iter()
-            .map(|m| Served { name: m.setup.name.clone(), queue: m.queue.clone() })
+            .map(|m| Served { name: m.name.clone(), queue: m.queue.clone() })
             .collect();
         let shared = self.shared.clone();
         let desk = StatsDesk::spawn(waker.clone(), move |text| {

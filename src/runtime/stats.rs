@@ -24,6 +24,16 @@ pub struct ModelStats {
     pub name: String,
     /// Its engine.
     pub engine: &'static str,
+    /// Its present version: 1 at the start, one more after each reload that changed it.
+    pub version: u64,
+    /// The first 12 hexadecimal digits of the hash of all that it was loaded from; `None` for one made by hand.
+    pub version_hash: Option<String>,
+    /// Reloads that changed it.
+    pub model_reload_success_total: u64,
+    /// Reloads that failed, by reason; the former version then serves on.
+    pub model_reload_failure_total: BTreeMap<&'static str, u64>,
+    /// Why the last reload failed; `None` if it did not.
+    pub model_reload_error: Option<String>,
     /// Where it computes, for an engine that can compute in several places.
     #[serde(flatten)]
     pub backend: Option<BackendReport>,
@@ -43,7 +53,7 @@ pub struct ModelStats {
     pub outstanding: u32,
     /// Batches by close reason.
     pub batch_closed: BTreeMap<&'static str, u64>,
-    /// Runs by compiled batch size.
+    /// Runs by compiled batch size, since these last changed.
     pub batch_ran: BTreeMap<u16, u64>,
     /// Measured service times, by kind of core.
     pub service_ns: Vec<ServiceStats>,
@@ -152,10 +162,16 @@ pub(super) fn snapshot(shared: &Shared) -> StatsSnapshot {
                     counters.refused[reason as usize].load(Ordering::Relaxed);
             }
             let sizes = m.queue.service().sizes();
+            let setup = m.setup();
             ModelStats {
-                name: m.setup.name.clone(),
-                engine: m.setup.engine.kind().name(),
-                backend: m.setup.engine.backend().cloned(),
+                name: m.name.clone(),
+                engine: setup.engine.kind().name(),
+                version: m.version(),
+                version_hash: setup.version_hash.as_ref().map(|hash| hash[..12].to_string()),
+                model_reload_success_total: m.reloads(),
+                model_reload_failure_total: m.reload_failures(),
+                model_reload_error: m.last_reload_error(),
+                backend: setup.engine.backend().cloned(),
                 accepted: m.queue.accepted(),
                 inference_request_success: sum(|l| &l.success),
                 inference_request_failure: failures,
@@ -301,6 +317,26 @@ impl StatsSnapshot {
             "counter",
             "Batches by close reason.",
             keyed("reason", &|m| m.batch_closed.iter().map(|(k, v)| (k.to_string(), *v)).collect()),
+        );
+        family(
+            "model_version",
+            "gauge",
+            "Version that serves: 1 at the start, one more after each reload that changed it.",
+            per_model(&|m| m.version),
+        );
+        family(
+            "model_reload_success_total",
+            "counter",
+            "Reloads that changed the model.",
+            per_model(&|m| m.model_reload_success_total),
+        );
+        family(
+            "model_reload_failure_total",
+            "counter",
+            "Reloads after which the former version serves on, by reason.",
+            keyed("reason", &|m| {
+                m.model_reload_failure_total.iter().map(|(k, v)| (k.to_string(), *v)).collect()
+            }),
         );
         for (name, help, get) in [
             ("queue", "Microseconds from submission to being taken.", 0),

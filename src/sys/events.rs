@@ -79,6 +79,8 @@ macro_rules! corelane_events {
         $then! {
             /// A worker looks for requests from here on.
             debug WorkerServes "worker_serves" "worker {=u8} serves {=u16} models" { worker: u8, models: u16 }
+            /// A worker runs the next version of a model from here on.
+            debug VersionTaken "version_taken" "worker {=u8} runs the next version of model {=u16}" { worker: u8, model: u16 }
             /// A worker sleeps, since nothing waits.
             trace WorkerSlept "worker_slept" "slept {=u64} ns" { ns: u64 }
             /// A batch was run.

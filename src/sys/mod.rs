@@ -19,6 +19,8 @@ pub mod events;
 #[cfg(feature = "std")]
 pub mod files;
 #[cfg(feature = "std")]
+pub mod headroom;
+#[cfg(feature = "std")]
 pub mod memory;
 #[cfg(feature = "std")]
 pub mod pool;

@@ -63,12 +63,16 @@ struct Free {
     class: usize,
 }
 
-/// A private heap; it belongs to the thread that made it.
+/// A private heap; it belongs to the thread that has it.
 #[derive(Debug)]
 pub struct Pool {
     inner: *mut PoolInner,
     entry: usize,
 }
+
+// SAFETY: which thread owns the local part is what `ACTIVE` says while `run` borrows the pool exclusively,
+// and nothing is remembered of a thread afterwards; whoever moves the pool orders the two threads.
+unsafe impl Send for Pool {}
 
 impl std::fmt::Debug for PoolInner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -139,7 +143,7 @@ impl Pool {
 
     /// Bytes that were ever in use at once, block sizes rounded up.
     pub fn high_water_bytes(&self) -> usize {
-        // SAFETY: the owner reads its own part; `&self` is on its thread, since Pool is not Send.
+        // SAFETY: the owner reads its own part; `&self` is on its thread, since Pool is not Sync.
         unsafe { (*(*self.inner).local.get()).bump }
     }
 

@@ -97,6 +97,16 @@ impl fmt::Display for Outcome {
     }
 }
 
+/// The nice value of threads that load models.
+const STEPPED_BACK_NICE: i32 = 10;
+
+/// Lets other threads go first, from here on, where there is not time for all: for a thread that loads
+/// models beside those that serve. Where the system refuses, it goes on as it was.
+pub fn step_back() {
+    // On Linux this is the calling thread alone, not its process.
+    let _ = rustix::process::setpriority_process(None, STEPPED_BACK_NICE);
+}
+
 /// The calling thread's policy, as the kernel tells it.
 ///
 /// # Errors

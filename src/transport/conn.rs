@@ -1,5 +1,6 @@
 //! One connection: from bytes to requests.
 
+mod control;
 mod encoded;
 mod head;
 mod requests;
@@ -10,6 +11,7 @@ use requests::count_error_if;
 pub(crate) use requests::{failure_code, refusal_code};
 
 use super::arrivals::Arrivals;
+use super::desk::ReloadDesk;
 use super::link::Link;
 use super::replies::{Flushed, Replies};
 use super::table::{Held, Table};
@@ -56,6 +58,8 @@ pub(super) struct Core {
     pub lent: Option<u16>,
     /// A connection asked for statistics since this was last looked at.
     pub stats_wanted: bool,
+    /// Who loads models anew, if clients may ask for it.
+    pub reload: Option<ReloadDesk>,
     /// No connection is asked for its slot before, since a moment ago none had one to give.
     pub ask_again: Nanos,
     /// Requests handed over in this turn.
@@ -169,6 +173,7 @@ pub(super) struct Conn {
     lent: Option<u32>,
     stats_for: Option<RequestId>,
     pub stats_missed: bool,
+    pub power: control::Power,
     /// The read side has ended.
     eof: bool,
     /// The write side was shut down.
@@ -214,6 +219,7 @@ impl Conn {
             lent: None,
             stats_for: None,
             stats_missed: false,
+            power: control::Power::default(),
             eof: false,
             finished: false,
             hung_up: false,
@@ -256,6 +262,7 @@ impl Conn {
             core.lent = None;
         }
         (self.stats_for, self.stats_missed) = (None, false);
+        self.power = control::Power::default();
         self.views.clear();
         for at in self.entries.drain(..) {
             core.table.remove(at);
@@ -364,19 +371,6 @@ impl Conn {
             }
         }
     }
-    /// Answers the question for statistics, if it was asked here.
-    pub fn stats(&mut self, page: &[u8]) {
-        let Some(id) = self.stats_for else { return };
-        if self.replies.push(&Reply::Stats { id }, page) {
-            self.stats_for = None;
-        } else {
-            // No room: a later page is for it.
-            self.stats_missed = true;
-        }
-    }
-    pub fn waits_for_stats(&self) -> bool {
-        self.stats_for.is_some()
-    }
 
     /// Sends what waits. Says whether the loop must watch for writability.
     pub fn flush(&mut self, core: &Core) -> Result<Flushed, Closed> {
@@ -391,7 +385,7 @@ impl Conn {
         let mut flushed = self.replies.flush(link, &core.control.counters).map_err(|_| Closed)?;
         let idle = self.ids.is_empty() && matches!(self.incoming, Incoming::Head);
         let leaving = match self.phase {
-            Phase::Leaving => idle && self.stats_for.is_none(),
+            Phase::Leaving => idle && self.stats_for.is_none() && !self.power.is_waited_for(),
             Phase::Ready => core.draining && self.ids.is_empty() && self.stats_for.is_none(),
             Phase::Hello | Phase::Challenged { .. } => core.draining,
             Phase::Closing => false,
@@ -580,7 +574,7 @@ impl Conn {
                     }
                     // The header is read where it lies; nothing below touches the buffer.
                     let buffer = std::mem::take(&mut self.buffer);
-                    let go_on = self.head(core, &buffer[self.start..self.end]);
+                    let go_on = self.head(core, at, &buffer[self.start..self.end]);
                     self.buffer = buffer;
                     if !go_on {
                         return None;

@@ -1,5 +1,6 @@
 //! The I/O thread's loop.
 
+mod control;
 mod doors;
 mod lone;
 mod pressure;
@@ -9,7 +10,7 @@ mod sleep;
 mod timer;
 
 use super::conn::{Closed, Conn, Core, Door as Way, Submitted, Turn};
-use super::desk::StatsDesk;
+use super::desk::{ReloadDesk, StatsDesk};
 use super::link::Link;
 use super::listen::{self, SocketFile};
 use super::loopback::Hub;
@@ -62,6 +63,7 @@ pub(super) struct Parts {
     pub completions: Vec<CompletionReceiver>,
     pub waker: Arc<IoWaker>,
     pub desk: StatsDesk,
+    pub reload: Option<ReloadDesk>,
     pub control: Arc<Control>,
     pub hub: Arc<Hub>,
 }
@@ -114,7 +116,7 @@ pub(super) struct Io {
 
 impl Io {
     pub fn new(parts: Parts) -> Result<Io, BindError> {
-        let Parts { options, models, completions, waker, desk, control, hub } = parts;
+        let Parts { options, models, completions, waker, desk, reload, control, hub } = parts;
         let system = |what: &str| {
             let what = what.to_string();
             move |source| BindError::Io { what, source }
@@ -170,6 +172,7 @@ impl Io {
                 now: clock::now(),
                 lent: None,
                 stats_wanted: false,
+                reload,
                 ask_again: Nanos(0),
                 submitted: Submitted::default(),
                 seat_is_away: false,
@@ -254,6 +257,7 @@ impl Io {
         self.take_deadlines();
         self.take_memory();
         self.take_stats();
+        self.take_reloads();
         self.take_doors();
         self.take_serial();
         self.take_reads();
@@ -271,6 +275,7 @@ impl Io {
         self.unix = None;
         self.tcp = None;
         for at in 0..self.conns.len() as u16 {
+            self.conns[at as usize].reload_is_not_waited_for(&self.core);
             self.mark(at);
         }
     }

@@ -72,7 +72,7 @@ mod timers;
 
 pub use arrivals::{Arrivals, Arrived};
 pub(crate) use conn::{failure_code, refusal_code};
-pub use desk::StatsDesk;
+pub use desk::{ReloadHandler, StatsDesk};
 pub use fault::{FaultPlan, Faulty};
 pub use loopback::{Loopback, LoopbackStream};
 pub use serial::SerialOptions;
@@ -161,6 +161,9 @@ pub struct ServerOptions {
     /// Whether a worker that sleeps when nothing waits may tend the connections while one of them asks
     /// one short thing at a time. Not where there are serial ports, or the thread spins.
     pub workers_tend: bool,
+    /// Who loads models anew, if clients on the Unix socket may ask for it: those of the server's own user,
+    /// and root's.
+    pub reload: Option<ReloadHandler>,
 }
 
 impl Default for ServerOptions {
@@ -176,6 +179,7 @@ impl Default for ServerOptions {
             spin: Duration::ZERO,
             arrivals: None,
             workers_tend: true,
+            reload: None,
         }
     }
 }
@@ -395,6 +399,10 @@ impl Server {
                 check("the length of a tensor's name", len, TENSOR_NAME_LEN_MAX)?;
             }
         }
+        let desk_of = |handler| desk::ReloadDesk::spawn(waker.clone(), handler);
+        let reload = options.reload.clone().map(desk_of).transpose();
+        let reload = reload
+            .map_err(|source| BindError::Io { what: "the thread that reloads".into(), source })?;
         let control = Arc::new(Control {
             phase: AtomicU32::new(RUN),
             ready: AtomicBool::new(false),
@@ -407,6 +415,7 @@ impl Server {
             completions,
             waker: waker.clone(),
             desk,
+            reload,
             control: control.clone(),
             hub: hub.clone(),
         };

@@ -110,6 +110,10 @@ codes! {
         /// The connection has opened models with as many different encodings as it may. `a`: opened,
         /// `b`: allowed.
         ;
+    209 NotAllowed "not_allowed"
+        /// This peer may not ask for it, or the server's configuration lets nobody. `a`: the peer's uid,
+        /// 4294967295 where none is known.
+        ;
     // Waiting.
     300 QueueFull "queue_full"
         /// The model's queue is full. `a`: requests waiting, `b`: `max_queue_size`.

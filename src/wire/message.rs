@@ -100,6 +100,16 @@ pub enum Request<'a> {
         /// not listed travel as they are.
         encodings: &'a [u8],
     },
+    /// Number 11, from version 3 on. Asks the server to read a model's files again and to serve what they
+    /// hold now; answered by [`Reply::Stats`], whose payload then says in JSON what came of it, when the
+    /// new version serves or is refused. Only on a Unix socket, and only for the server's own user and
+    /// root.
+    Reload {
+        /// Echoed in the answer.
+        id: RequestId,
+        /// At most [`MODEL_NAME_LEN_MAX`] bytes; empty: every model.
+        name: &'a str,
+    },
 }
 
 /// What a server allows one connection; sent with [`Reply::HelloOk`].
@@ -176,7 +186,7 @@ pub enum Reply<'a> {
         /// Second number.
         b: u64,
     },
-    /// Number 5. The payload is JSON text (UTF-8).
+    /// Number 5. The payload is JSON text (UTF-8): the statistics, or what came of a reload.
     Stats {
         /// Of the request.
         id: RequestId,
@@ -273,14 +283,16 @@ fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8], last: u8) -> Result<T, Messag
 
 impl<'a> Request<'a> {
     /// Largest number of this version.
-    pub const NUMBER_MAX: u8 = 10;
+    pub const NUMBER_MAX: u8 = 11;
 
     /// Reads a message from a whole header. Never panics, whatever the bytes.
     pub fn decode(header: &'a [u8]) -> Result<Request<'a>, MessageError> {
         let message = decode(header, Self::NUMBER_MAX)?;
         match message {
             Request::Hello { client, .. } => within(client, CLIENT_NAME_LEN_MAX)?,
-            Request::Open { name, .. } => within(name, MODEL_NAME_LEN_MAX)?,
+            Request::Open { name, .. } | Request::Reload { name, .. } => {
+                within(name, MODEL_NAME_LEN_MAX)?;
+            }
             Request::OpenEncoded { name, encodings, .. } => {
                 within(name, MODEL_NAME_LEN_MAX)?;
                 if encodings.len() > ENCODINGS_BYTES_MAX {
@@ -305,12 +317,14 @@ impl<'a> Request<'a> {
             Request::Models { .. } => 8,
             Request::Goodbye => 9,
             Request::OpenEncoded { .. } => 10,
+            Request::Reload { .. } => 11,
         }
     }
     /// The first version that has the message.
     pub const fn version(&self) -> u8 {
         match self {
             Request::OpenEncoded { .. } => 2,
+            Request::Reload { .. } => 3,
             _ => 1,
         }
     }
@@ -325,7 +339,8 @@ impl<'a> Request<'a> {
             | Request::Ping { id }
             | Request::Health { id, .. }
             | Request::Models { id }
-            | Request::OpenEncoded { id, .. } => Some(id),
+            | Request::OpenEncoded { id, .. }
+            | Request::Reload { id, .. } => Some(id),
         }
     }
 }

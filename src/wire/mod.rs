@@ -1,10 +1,10 @@
-//! The protocol, versions 1 and 2: the specification, and what reads and writes it.
+//! The protocol, versions 1 to 3: the specification, and what reads and writes it.
 //!
 //! # Promise
 //! The prefix of a frame, `Hello`, `Error` and the numbers of error codes are the same in every
 //! version. No message changes its number or its fields; new messages and codes get new numbers at
 //! the end, and new messages a new version, which the hello negotiates, so that a client knows what
-//! it may send. Version 2 is version 1 and `OpenEncoded`.
+//! it may send. Version 2 is version 1 and `OpenEncoded`; version 3 is version 2 and `Reload`.
 //!
 //! # Frames
 //! On a byte stream (Unix socket, TCP) both directions carry frames without gaps. All integers of
@@ -40,7 +40,11 @@
 //!    order and are matched by the request's id. Every `Infer` gets exactly one `Answer` or one
 //!    `Error` with its id, also if it was cancelled. Every other request with an id gets one reply
 //!    with that id, except `Cancel`, which gets none.
-//! 4. `Goodbye` from a client: no more requests; the server answers what is in flight, says
+//! 4. `Reload` (version 3) replaces a model, or all of them, by what their files hold now. The answer comes
+//!    when the new version serves, and with it every answer to a request that was sent after it; or when
+//!    it is refused, and the former serves on. Numbers, limits and signatures that were told stay what
+//!    they are.
+//! 5. `Goodbye` from a client: no more requests; the server answers what is in flight, says
 //!    `Goodbye` and closes. A server that drains does the same by itself: requests that arrive
 //!    meanwhile get `shutting_down`. An end of the stream without a goodbye is a disconnect: what is
 //!    in flight is withdrawn.
@@ -51,7 +55,8 @@
 //! [`TENSOR_ALIGN_BYTES`](crate::limits::TENSOR_ALIGN_BYTES) (8) from the payload's start, gap bytes
 //! zero. `Opened`: a [`Signature`] in postcard. `Models`: `count` times a [`ModelEntry`] in postcard.
 //! `Stats`: JSON text in UTF-8, at most [`FRAME_BODY_BYTES_MAX`](crate::limits::FRAME_BODY_BYTES_MAX)
-//! bytes. All other messages: none.
+//! bytes; in answer to `Reload` an array with an object for each model: `model`, `ok`, and `changed`, `version`,
+//! `version_hash` and `took_ns`, or `reason` and `error`. All other messages: none.
 //!
 //! # Encodings
 //! Where the wire is the latency, float32 tensors may travel as fewer bytes. `OpenEncoded` lists
@@ -98,6 +103,7 @@
 //! | `Models 9` | `c1 02 00 00 00 00 00 00 08 09` |
 //! | `Goodbye (client)` | `c1 01 00 00 00 00 00 00 09` |
 //! | `OpenEncoded 1 "kws", input 0 f16, output 1 i8 0.5 zero -128` | `c1 10 00 00 00 00 00 00 0a 01 03 6b 77 73 09 00 01 81 02 00 00 00 3f 80` |
+//! | `Reload 1 "mlp"` | `c1 06 00 00 00 00 00 00 0b 01 03 6d 6c 70` |
 //! | `HelloOk 1, 67108864 bytes, 256 in flight, 3 models` | `c1 09 00 00 00 00 00 00 00 01 80 80 80 20 80 02 03` |
 //! | `Challenge 32 times cd` | `c1 21 00 00 00 00 00 00 01 cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd cd` |
 //! | `Opened 1, model 2, 8 rows, 1 level, 0 us, batched x f32[4] to y i64[1]` | `c1 06 00 00 0d 00 00 00 02 01 02 08 01 00 01 01 01 78 00 01 04 01 01 79 09 01 01` |
@@ -142,7 +148,7 @@ pub use message::{HealthKind, MessageError, Reply, Request, ServerLimits, error_
 /// Lowest protocol version that this crate speaks.
 pub const VERSION_MIN: u8 = 1;
 /// Highest protocol version that this crate speaks.
-pub const VERSION_MAX: u8 = 2;
+pub const VERSION_MAX: u8 = 3;
 
 /// The highest version in both ranges (both ends included); `None` if they do not meet.
 pub fn negotiate(ours: (u8, u8), theirs: (u8, u8)) -> Option<u8> {

@@ -78,6 +78,7 @@ fn golden_requests() -> Vec<(&'static str, Request<'static>, Vec<u8>)> {
             },
             std::vec![],
         ),
+        ("Reload 1 \"mlp\"", Request::Reload { id: id(1), name: "mlp" }, std::vec![]),
     ]
 }
 
@@ -219,6 +220,7 @@ fn error_codes_go_round_and_are_unique() {
             (206, "bad_deadline"),
             (207, "bad_encoding"),
             (208, "too_many_encodings"),
+            (209, "not_allowed"),
             (300, "queue_full"),
             (301, "deadline_unmeetable"),
             (302, "deadline_expired"),
@@ -253,7 +255,7 @@ fn broken_frames_are_named_at_the_first_byte_that_shows_it() {
 
 #[test]
 fn bad_headers_are_typed() {
-    assert_eq!(Request::decode(&[11]), Err(MessageError::UnknownNumber { number: 11 }));
+    assert_eq!(Request::decode(&[12]), Err(MessageError::UnknownNumber { number: 12 }));
     // A list of encodings that no model could have.
     let long = [&[10, 1, 1, b'x', 113][..], &[0; 113]].concat();
     assert_eq!(Request::decode(&long), Err(MessageError::BadField { number: 10 }));
@@ -263,6 +265,8 @@ fn bad_headers_are_typed() {
     assert_eq!(Request::decode(&[7, 8, 2]), Err(MessageError::BadField { number: 7 }));
     let mut long = std::vec![2, 1, 65];
     long.extend([b'x'; 65]);
+    assert_eq!(Request::decode(&long), Err(MessageError::TextTooLong { len: 65, max: 64 }));
+    long[0] = 11;
     assert_eq!(Request::decode(&long), Err(MessageError::TextTooLong { len: 65, max: 64 }));
     // A length that points beyond the header, and a varint that overflows.
     assert_eq!(Request::decode(&[2, 1, 200, b'x']), Err(MessageError::BadField { number: 2 }));

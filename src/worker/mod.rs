@@ -9,20 +9,23 @@
 mod idle;
 mod run;
 mod tend;
+mod version;
 mod warm;
 
 pub use idle::IdleStrategy;
+pub use version::{Orders, Version};
 
 use crate::batch::{self, BatchSettings, Decision, SizeCost, Waiting};
-use crate::engine::{Engine, Instance, PlanIndex};
+use crate::engine::Engine;
 use crate::limits::BATCH_SIZES_MAX;
 use crate::metrics::{LaneStats, WorkerPhase, WorkerStats};
 use crate::queue::SharedQueue;
 use crate::queue::completion::CompletionSender;
+use crate::queue::exchange::Exchange;
 use crate::queue::idle::IdleSet;
 use crate::sys::events::{self, Event, tell};
 use crate::sys::realtime::{Outcome, ThreadOptions};
-use crate::sys::sync::{Arc, AtomicBool, Ordering};
+use crate::sys::sync::{Arc, Ordering};
 use crate::sys::{affinity, alloc, clock, memory};
 use crate::units::{CoreId, ModelId, Nanos, WorkerId};
 use std::sync::mpsc;
@@ -41,6 +44,8 @@ pub struct Lane {
     pub warmup_runs: u32,
     /// This worker's counters for it.
     pub stats: Arc<LaneStats>,
+    /// Where its next version is offered.
+    pub exchange: Arc<Exchange<Version>>,
 }
 
 /// What a worker is made from.
@@ -61,8 +66,8 @@ pub struct WorkerSpec {
     pub completions: CompletionSender,
     /// Who sleeps.
     pub idle_set: Arc<IdleSet>,
-    /// Set when it must end.
-    pub stop: Arc<AtomicBool>,
+    /// What it is told while it serves.
+    pub orders: Arc<Orders>,
     /// Its own counters.
     pub stats: Arc<WorkerStats>,
 }
@@ -105,11 +110,12 @@ impl std::error::Error for StartError {}
 
 /// A lane with what only the worker's thread touches.
 struct Live {
-    lane: Lane,
+    queue: SharedQueue,
+    stats: Arc<LaneStats>,
+    exchange: Arc<Exchange<Version>>,
     /// Kind of the worker's core.
     kind: usize,
-    instance: Option<Box<dyn Instance>>,
-    sizes: heapless::Vec<u32, BATCH_SIZES_MAX>,
+    version: Version,
     virtual_time: u64,
     backlogged: bool,
     /// Its queue's version when the policy said to wait; `None` if nothing waited.
@@ -122,8 +128,8 @@ impl Live {
     fn anything_new(&self) -> bool {
         match self.waits_since {
             // The ring itself: its head is the line that a client writes first.
-            None => self.lane.queue.has_work_ahead(),
-            Some(version) => self.lane.queue.version() != version,
+            None => self.queue.has_work_ahead(),
+            Some(version) => self.queue.version() != version,
         }
     }
 }
@@ -134,7 +140,9 @@ struct Worker {
     lanes: Vec<Live>,
     completions: CompletionSender,
     idle_set: Arc<IdleSet>,
-    stop: Arc<AtomicBool>,
+    orders: Arc<Orders>,
+    /// The orders that it has followed.
+    followed: u64,
     stats: Arc<WorkerStats>,
     virtual_now: u64,
     /// Whether it comes from a spin that found something.
@@ -189,20 +197,23 @@ impl Worker {
         for lane in spec.lanes {
             let model = lane.queue.id();
             let failed = |reason: String| StartError::Engine { model, reason };
-            let mut instance = lane.engine.instance().map_err(|e| failed(e.to_string()))?;
-            for i in 0..lane.engine.batch_sizes().len() {
-                let time = warm::warm(&mut *instance, PlanIndex(i), lane.warmup_runs)
-                    .map_err(|e| failed(e.to_string()))?;
-                lane.queue.service().observe(spec.kind, i, time);
+            let instance = lane.engine.instance().map_err(|e| failed(e.to_string()))?;
+            let Lane { queue, engine, batch, weight, warmup_runs, stats, exchange } = lane;
+            let bank = queue.bank();
+            let mut version = Version::new(engine, instance, batch, weight, bank);
+            let times = version.warm_up(warmup_runs).map_err(|e| failed(e.to_string()))?;
+            for (i, &time) in times.iter().enumerate() {
+                queue.service_of(bank).observe(spec.kind, i, time);
             }
             lanes.push(Live {
-                sizes: lane.engine.batch_sizes().iter().map(|&s| s as u32).collect(),
-                instance: Some(instance),
+                queue,
+                stats,
+                exchange,
+                version,
                 virtual_time: 0,
                 backlogged: false,
                 waits_since: None,
                 kind: spec.kind,
-                lane,
             });
         }
         // Last, so that loading and warming up don't hold up the rest of the system.
@@ -214,7 +225,9 @@ impl Worker {
             lanes,
             completions: spec.completions,
             idle_set: spec.idle_set,
-            stop: spec.stop,
+            // What is offered before it serves is followed in its first turn.
+            followed: 0,
+            orders: spec.orders,
             stats: spec.stats,
             virtual_now: 0,
             ahead: false,
@@ -230,6 +243,10 @@ impl Worker {
     fn serve(&mut self) {
         let mut now = clock::now();
         loop {
+            let orders = self.orders.get();
+            if orders != self.followed {
+                self.follow(orders);
+            }
             let turn = self.turn(now);
             self.ahead = false;
             let wait_until = match turn {
@@ -240,7 +257,7 @@ impl Worker {
                 }
                 Turn::Idle { until } => until,
             };
-            if self.stop.load(Ordering::Acquire) {
+            if Orders::says_stop(self.followed) {
                 self.completions.sitter().bring_home();
                 return;
             }
@@ -249,6 +266,26 @@ impl Worker {
             } else {
                 self.rest(now, wait_until)
             };
+        }
+    }
+
+    /// Takes the versions that are offered, between two batches.
+    #[cold]
+    #[inline(never)]
+    fn follow(&mut self, orders: u64) {
+        self.followed = orders;
+        for live in &mut self.lanes {
+            let sizes = live.version.sizes.clone();
+            if live.exchange.trade(&mut live.version) {
+                // Looked at under the old version's settings.
+                live.waits_since = None;
+                if sizes != live.version.sizes {
+                    // Counted by position; a position stands for another size now.
+                    live.stats.ran.iter().for_each(|n| n.store(0, Ordering::Relaxed));
+                }
+                let (worker, model) = (self.spec_id.0, live.queue.id().0);
+                tell(Event::VersionTaken { worker, model });
+            }
         }
     }
 
@@ -291,26 +328,28 @@ impl Worker {
     #[inline(always)]
     fn look(&mut self, n: usize, now: Nanos) -> Decision {
         let live = &mut self.lanes[n];
-        let queue = &live.lane.queue;
-        let delayed = live.lane.batch.max_queue_delay.0 != 0;
+        let queue = &live.queue;
+        let Version { batch: settings, sizes, bank, .. } = &live.version;
+        let delayed = settings.max_queue_delay.0 != 0;
         // Read before the ring is: what comes later is new.
         let version = delayed.then(|| queue.version());
-        let view = queue.view(delayed, live.lane.batch.max_batch_size, self.ahead, now);
+        let view = queue.view(delayed, settings.max_batch_size, self.ahead, now);
         live.waits_since = None;
         if view.rows == 0 {
             queue.sweep();
             return Decision::Nothing;
         }
         let mut costs = heapless::Vec::<SizeCost, BATCH_SIZES_MAX>::new();
-        for (i, &size) in live.sizes.iter().enumerate() {
-            let _ = costs.push(SizeCost { size, time: queue.service().get(live.kind, i) });
+        let service = queue.service_of(*bank);
+        for (i, &size) in sizes.iter().enumerate() {
+            let _ = costs.push(SizeCost { size, time: service.get(live.kind, i) });
         }
         let waiting = Waiting {
             rows: view.rows,
             oldest_at: view.oldest_at,
             earliest_deadline: view.earliest_deadline,
         };
-        let decision = batch::decide(&live.lane.batch, waiting, &costs, queue.is_closed(), now);
+        let decision = batch::decide(settings, waiting, &costs, queue.is_closed(), now);
         if matches!(decision, Decision::Wait { .. }) {
             live.waits_since = version;
         }
@@ -325,7 +364,7 @@ impl Worker {
                 return true;
             }
         }
-        self.stop.load(Ordering::Acquire)
+        self.orders.get() != self.followed
     }
 
     /// Spins, then sleeps, as the strategy says, until something is new or `until`. Returns the

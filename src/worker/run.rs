@@ -1,11 +1,11 @@
 //! Running one batch: take, gather, infer, scatter, answer.
 
-use super::{Lane, Live, Worker};
+use super::{Live, Version, Worker};
 use crate::engine::{Instance, PlanIndex, RunError};
 use crate::limits::{BATCH_REQUESTS_MAX, TENSORS_MAX};
 use crate::metrics::{LaneStats, WorkerPhase, WorkerStats};
 use crate::queue::completion::CompletionSender;
-use crate::queue::{Failure, Work};
+use crate::queue::{Failure, ModelQueue, Work};
 use crate::sys::events::{Event, tell};
 use crate::sys::sync::Ordering;
 use crate::sys::{alloc, clock};
@@ -34,11 +34,12 @@ impl Worker {
         now: Nanos,
     ) -> Option<Nanos> {
         let Worker { spec_id: id, lanes, completions, stats: worker_stats, .. } = self;
-        let Live { lane, kind, instance, sizes, virtual_time, .. } = &mut lanes[n];
-        let queue = &*lane.queue;
+        let Live { queue, stats, kind, version, virtual_time, .. } = &mut lanes[n];
+        let queue = &**queue;
         let me = id.0 as usize;
-        let mut answers = Answers { completions, stats: &lane.stats, model: queue.id().0, now };
-        let mut engine = Running { lane, kind: *kind, instance, sizes, worker_stats };
+        let mut answers = Answers { completions, stats, model: queue.id().0, now };
+        let weight = version.weight.max(1);
+        let mut engine = Running { queue, stats, kind: *kind, version, worker_stats };
         let batch = Closed { reason, worker: *id, now };
         // Nearly always there is one request, and then nothing is made for more of them.
         let end = if rows == 1 {
@@ -66,7 +67,6 @@ impl Worker {
         worker_stats.counting.store(0, Ordering::Release);
         let spent = end.since(now);
         LaneStats::bump(&worker_stats.busy_ns, spent.0);
-        let weight = lane.weight.max(1);
         // A division takes long, and most models weigh the same.
         let share = if weight == 1 { spent.0 } else { spent.0 / weight as u64 };
         *virtual_time = virtual_time.saturating_add(share);
@@ -189,7 +189,7 @@ impl Closed {
     #[inline]
     fn count(&self, ran: &Ran, engine: &Running<'_>, (rows, requests): (u32, u32)) {
         engine.count(ran);
-        let (model, reason) = (engine.lane.queue.id().0, self.reason.name());
+        let (model, reason) = (engine.queue.id().0, self.reason.name());
         let ns = ran.end.since(self.now).0;
         tell(Event::BatchRan { model, rows, requests, reason, ns });
     }
@@ -249,10 +249,10 @@ struct Ran {
 
 /// What a run needs of its lane.
 struct Running<'a> {
-    lane: &'a Lane,
+    queue: &'a ModelQueue,
+    stats: &'a LaneStats,
     kind: usize,
-    instance: &'a mut Option<Box<dyn Instance>>,
-    sizes: &'a [u32],
+    version: &'a mut Version,
     worker_stats: &'a WorkerStats,
 }
 
@@ -260,7 +260,7 @@ impl Running<'_> {
     /// Requests were taken by worker `me`: others may take what is left, and statistics wait for these.
     #[inline(always)]
     fn begin(&self, me: usize) {
-        self.lane.queue.wake_another(me);
+        self.queue.wake_another(me);
         self.worker_stats.phase.store(WorkerPhase::Running as u64, Ordering::Relaxed);
         // Who has an answer need not wait until it is counted; but statistics that are asked for after
         // it have it: see `WorkerStats::settle`.
@@ -295,7 +295,7 @@ impl Running<'_> {
         start: Nanos,
     ) -> Result<Ran, Failure> {
         let index = self.plan_for(rows)?;
-        if self.sizes[index] != rows {
+        if self.version.sizes[index] != rows {
             return self.attempt(std::slice::from_mut(work), rows, start);
         }
         self.guarded(|instance| {
@@ -314,7 +314,7 @@ impl Running<'_> {
     /// The position of the smallest batch size that holds `rows` rows.
     #[inline(always)]
     fn plan_for(&self, rows: u32) -> Result<usize, Failure> {
-        self.sizes.iter().position(|&s| s >= rows).ok_or(Failure::ModelFailed)
+        self.version.sizes.iter().position(|&s| s >= rows).ok_or(Failure::ModelFailed)
     }
 
     /// Calls `run` with the instance; it says whether it ran, and may panic.
@@ -324,7 +324,9 @@ impl Running<'_> {
     /// first line too, is in the cache.
     #[inline(always)]
     fn guarded(&mut self, run: impl FnOnce(&mut dyn Instance) -> bool) -> Result<(), Failure> {
-        let Some(instance) = self.instance.as_mut() else { return Err(Failure::ModelFailed) };
+        let Some(instance) = self.version.instance.as_mut() else {
+            return Err(Failure::ModelFailed);
+        };
         match catch_unwind(AssertUnwindSafe(|| run(&mut **instance))) {
             Ok(true) => Ok(()),
             Ok(false) => Err(Failure::ModelFailed),
@@ -338,11 +340,12 @@ impl Running<'_> {
     #[inline(never)]
     fn rebuild(&mut self) -> Failure {
         alloc::set_hot(false);
-        *self.instance = None;
-        *self.instance = self.lane.engine.instance().ok();
+        let version = &mut *self.version;
+        version.instance = None;
+        version.instance = version.engine.instance().ok();
         LaneStats::bump(&self.worker_stats.rebuilds, 1);
-        let rebuilt = u8::from(self.instance.is_some());
-        tell(Event::EnginePanicked { model: self.lane.queue.id().0, rebuilt });
+        let rebuilt = u8::from(version.instance.is_some());
+        tell(Event::EnginePanicked { model: self.queue.id().0, rebuilt });
         alloc::set_hot(true);
         Failure::ModelPanicked
     }
@@ -350,13 +353,17 @@ impl Running<'_> {
     /// Counts a run that succeeded.
     #[inline(never)]
     fn count(&self, ran: &Ran) {
-        let stats = &self.lane.stats;
+        let stats = self.stats;
         stats.compute_input.record(ran.stages.input);
         stats.compute_infer.record(ran.stages.infer);
         stats.compute_output.record(ran.stages.output);
         LaneStats::bump(&stats.exec_count, 1);
         LaneStats::bump(&stats.ran[ran.index], 1);
-        self.lane.queue.service().observe(self.kind, ran.index, ran.end.since(ran.start));
+        self.queue.service_of(self.version.bank).observe(
+            self.kind,
+            ran.index,
+            ran.end.since(ran.start),
+        );
     }
 }
 

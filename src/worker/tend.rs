@@ -6,7 +6,6 @@ use crate::limits::LONE_RUN_US_MAX;
 use crate::metrics::{LaneStats, WorkerPhase};
 use crate::queue::seat::Next;
 use crate::sys::clock;
-use crate::sys::sync::Ordering;
 use crate::units::Nanos;
 
 const LONE_RUN_MAX: Nanos = Nanos(LONE_RUN_US_MAX * 1_000);
@@ -17,8 +16,8 @@ impl Worker {
     /// would wait for them all.
     pub(super) fn leave_seat(&mut self, n: usize, rows: u32) {
         let live = &self.lanes[n];
-        let index = live.sizes.iter().position(|&size| size >= rows);
-        let time = index.map(|i| live.lane.queue.service().get(live.kind, i));
+        let index = live.version.sizes.iter().position(|&size| size >= rows);
+        let time = index.map(|i| live.queue.service_of(live.version.bank).get(live.kind, i));
         let short = time.is_some_and(|time| time <= LONE_RUN_MAX);
         let sitter = self.completions.sitter();
         if short && std::mem::take(&mut self.waited) {
@@ -45,8 +44,8 @@ impl Worker {
         self.phase(WorkerPhase::Parked);
         LaneStats::bump(&self.stats.parks, 1);
         self.idle_set.announce_in_seat(me);
-        let (stop, lanes) = (&self.stop, &self.lanes);
-        let found = || stop.load(Ordering::Acquire) || lanes.iter().any(super::Live::anything_new);
+        let (orders, followed, lanes) = (&self.orders, self.followed, &self.lanes);
+        let found = || orders.get() != followed || lanes.iter().any(super::Live::anything_new);
         let next = self.completions.sitter().wait(until, &found);
         self.idle_set.cancel(me);
         self.phase(WorkerPhase::Idle);

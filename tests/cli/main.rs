@@ -5,6 +5,7 @@ mod board;
 mod faults;
 mod lab;
 mod logs;
+mod reload;
 mod serve;
 mod story;
 mod support;

@@ -145,8 +145,8 @@ fn the_hello_comes_first_and_versions_must_meet() {
     raw.expect_error(None, ErrorCode::UnexpectedMessage, 6, 0);
     raw.closed();
     let mut raw = fixture.raw();
-    raw.send(&frame(&Request::Hello { version_min: 3, version_max: 9, client: "" }, &[]));
-    raw.expect_error(None, ErrorCode::UnsupportedVersion, 1, 2);
+    raw.send(&frame(&Request::Hello { version_min: 4, version_max: 9, client: "" }, &[]));
+    raw.expect_error(None, ErrorCode::UnsupportedVersion, 1, 3);
     raw.closed();
     let mut raw = fixture.raw();
     raw.send(&frame_of(&[77], &[]));

@@ -5,6 +5,7 @@
 
 mod abuse;
 mod basics;
+mod control;
 mod direct;
 mod doors;
 mod encoded;

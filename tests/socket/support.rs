@@ -85,7 +85,7 @@ pub fn start(
         .shared()
         .models
         .iter()
-        .map(|m| Served { name: m.setup.name.clone(), queue: m.queue.clone() })
+        .map(|m| Served { name: m.name.clone(), queue: m.queue.clone() })
         .collect();
     Server::start(options, served, completions, waker, desk, || {})
 }
@@ -247,7 +247,7 @@ impl<S: Read + Write> Raw<S> {
             }
             Reply::Answer { id, rows, .. } => Heard::Answer { id: id.0, rows: rows.0, payload },
             Reply::Pong { id } => Heard::Pong(id.0),
-            Reply::HelloOk { version: 1 | 2, .. } => Heard::HelloOk,
+            Reply::HelloOk { version: 1..=3, .. } => Heard::HelloOk,
             Reply::Challenge { nonce } => Heard::Challenge(nonce),
             Reply::Goodbye => Heard::Goodbye,
             other => Heard::Other(other.number(), other.id().map(|id| id.0), payload),

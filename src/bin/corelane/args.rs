@@ -1,13 +1,16 @@
 //! The arguments, as clap reads them. Plain data: what they mean is in each command's file.
 
+#[path = "args_control.rs"]
+mod control;
 #[path = "args_lab.rs"]
 mod lab;
 
+pub use control::ReloadArgs;
 pub use lab::{BenchContentionArgs, BenchDeviceArgs, TuneArgs};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use corelane::client::Address;
-use corelane::config::{parse_cores, parse_idle, parse_wish};
+use corelane::config::{ModelControlMode, parse_cores, parse_idle, parse_wish};
 use corelane::engine::Wish;
 use corelane::logs::Format;
 use corelane::transport::SerialOptions;
@@ -50,6 +53,8 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Shows a server's counters and stage histograms.
     Stats(StatsArgs),
+    /// Has a server read its models again and serve what they hold now.
+    Reload(ReloadArgs),
     /// Prints a log file that `serve --log-file` wrote.
     Logs(LogsArgs),
     /// Shows a board, and whether its plan fits this machine.
@@ -111,6 +116,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "models", "unix", "tcp", "serial", "cores", "unpinned", "io_core", "idle", "metrics", "allow_uid",
         "psk_file", "non_loopback", "board", "board_mismatch", "cache", "lock_memory", "huge_pages",
+        "model_control_mode",
     ])]
     pub config: Option<PathBuf>,
     /// Models to serve: directories with a manifest, or bare .onnx files.
@@ -162,6 +168,9 @@ pub struct ServeArgs {
     /// Directory of compiled models, for a faster start.
     #[arg(long, value_name = "DIR")]
     pub cache: Option<PathBuf>,
+    /// What makes the server read its models again: none, explicit (SIGHUP, `corelane reload`), or poll.
+    #[arg(long, value_name = "MODE")]
+    pub model_control_mode: Option<ModelControlMode>,
     /// Lock weights and arenas into memory: off, try or require.
     #[arg(long, value_name = "WISH", value_parser = parse_wish)]
     pub lock_memory: Option<Wish>,

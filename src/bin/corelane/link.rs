@@ -6,6 +6,7 @@ use corelane::limits::TEXT_FILE_BYTES_MAX;
 use corelane::sys::files;
 use corelane::wire::Key;
 use std::path::Path;
+use std::time::Duration;
 
 /// Reads a pre-shared key: the file's bytes, one line end at the end not counted.
 pub fn read_key(path: &Path) -> Result<Key, Exit> {
@@ -21,8 +22,17 @@ pub fn read_key(path: &Path) -> Result<Key, Exit> {
 
 /// Connects and greets.
 pub fn connect(address: &Address, psk_file: Option<&Path>) -> Result<Client, Exit> {
+    connect_for(address, psk_file, Options::default().timeout)
+}
+
+/// The same, with another patience for each reply.
+pub fn connect_for(
+    address: &Address,
+    psk_file: Option<&Path>,
+    timeout: Option<Duration>,
+) -> Result<Client, Exit> {
     let key = psk_file.map(read_key).transpose()?;
-    let options = Options { name: "corelane-cli".into(), key, ..Options::default() };
+    let options = Options { name: "corelane-cli".into(), key, timeout };
     Client::connect(address, options).map_err(|e| lost(address, &e))
 }
 

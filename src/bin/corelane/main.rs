@@ -25,6 +25,7 @@ mod out;
 mod progress;
 mod ready;
 mod record;
+mod reload;
 mod saturate;
 mod serve;
 mod stats;
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
         args::Command::Infer(args) => infer::run(args),
         args::Command::Inspect(args) => inspect::run(args),
         args::Command::Stats(args) => stats::run(args),
+        args::Command::Reload(args) => reload::run(args),
         args::Command::Logs(args) => logs::run(args),
         args::Command::Board(args) => board::run(args),
         args::Command::Bench(command) => bench::run(command),

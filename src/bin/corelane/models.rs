@@ -3,8 +3,8 @@
 use crate::exit::{Code, Exit};
 use corelane::config::ModelEntry;
 use corelane::lab::synthetic::{self, Origin};
-use corelane::model::{LoadedModel, Manifest};
-use corelane::runtime::ModelSetup;
+use corelane::model::{LoadedModel, Manifest, ModelError};
+use corelane::runtime::{ModelSetup, ModelSource};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -47,12 +47,19 @@ pub fn manifest(path: &Path) -> Result<Manifest, Exit> {
 
 /// Loads and verifies a model as its manifest and `entry` say, from `cache` if it is there.
 pub fn load(entry: &ModelEntry, cache: Option<&Path>) -> Result<ModelSetup, Exit> {
-    let mut manifest = manifest(&entry.path)?;
-    entry.apply(&mut manifest).map_err(|e| Exit::new(Code::Config, e))?;
-    manifest.cache_dir = cache.map(Path::to_path_buf);
-    let model = LoadedModel::load(manifest).map_err(|e| Exit::new(Code::Config, e))?;
-    if let Some(reason) = &model.batching.reason {
-        log::warn!("model {}: batching is off: {reason}", model.manifest.name);
+    let config = |e: ModelError| Exit::new(Code::Config, e);
+    let cache_dir = cache.map(Path::to_path_buf);
+    let setup = if entry.path == Path::new(synthetic::NAME) {
+        let mut manifest = manifest(&entry.path)?;
+        entry.apply(&mut manifest).map_err(config)?;
+        manifest.cache_dir = cache_dir;
+        LoadedModel::load(manifest).map_err(config)?.into()
+    } else {
+        ModelSource { entry: entry.clone(), cache_dir }.load().map_err(config)?
+    };
+    let batching = setup.inspection.as_ref().map(|i| &i.batching);
+    if let Some(reason) = batching.and_then(|b| b.reason.as_ref()) {
+        log::warn!("model {}: batching is off: {reason}", setup.name);
     }
-    Ok(model.into())
+    Ok(setup)
 }

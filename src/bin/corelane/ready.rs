@@ -120,7 +120,7 @@ struct Memory {
 
 impl ReadyModel {
     fn new(model: &ServedModel) -> ReadyModel {
-        let setup = &model.setup;
+        let setup = model.setup();
         let spec = model.queue.spec();
         let description = setup.engine.describe();
         let workers: Vec<usize> =

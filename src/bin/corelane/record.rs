@@ -139,7 +139,7 @@ impl Recorder<'_> {
 /// The model whose arrivals are to be written.
 fn traced(runtime: &Runtime, args: &RecordArgs) -> Result<(ModelId, String), Exit> {
     let shared = runtime.shared();
-    let names: Vec<&str> = shared.models.iter().map(|m| m.setup.name.as_str()).collect();
+    let names: Vec<&str> = shared.models.iter().map(|m| m.name.as_str()).collect();
     let found = match (&args.trace_model, names.as_slice()) {
         (Some(wanted), _) => names.iter().position(|n| n == wanted),
         (None, [_]) => Some(0),

@@ -9,9 +9,9 @@ use crate::ready::{Drained, Ready};
 use crate::record::Recorder;
 use crate::stop::Stop;
 use crate::supervisor::{Pulse, Supervisor};
-use crate::{endpoint, hot, link};
+use crate::{endpoint, hot, link, reload};
 use corelane::board::Machine;
-use corelane::config::{Config, Listen, ModelEntry, Workers};
+use corelane::config::{Config, Listen, ModelControl, ModelControlMode, ModelEntry, Workers};
 use corelane::engine::MemoryOptions;
 use corelane::logs::{Format, Keeper, LogFile, Table};
 use corelane::metrics::http::Endpoint;
@@ -71,7 +71,11 @@ pub fn serve(
     let failed = |e| Exit::new(Code::Failure, format_args!("the log thread: {e}"));
     keeper.replace(Keeper::start(&OUTPUT, table).map_err(failed)?);
     let io_core = config.io_core.or(housekeeping.first().copied());
-    signals.opening(runtime.client());
+    let hangup = reload::start(config.model_control, runtime.reloader(), &supervisor)?;
+    signals.opening(runtime.client(), hangup);
+    if config.model_control.mode != ModelControlMode::None {
+        options.reload = Some(runtime.reload_handler());
+    }
     let unix = options.unix.as_ref().map(|unix| format!("unix:{}", unix.path.display()));
     let serial: Vec<String> = options.serial.iter().map(|port| format!("serial:{port}")).collect();
     let server = runtime.serve(options, io_core).map_err(|e| refused(&e))?;
@@ -202,6 +206,10 @@ fn from_args(args: &ServeArgs) -> Config {
         metrics: args.metrics.clone(),
         metrics_allow_non_loopback: args.non_loopback,
         cache: args.cache.clone(),
+        model_control: ModelControl {
+            mode: args.model_control_mode.unwrap_or_default(),
+            ..default.model_control
+        },
         memory: MemoryOptions {
             lock: args.lock_memory.unwrap_or_default(),
             huge_pages: args.huge_pages.unwrap_or_default(),

@@ -65,6 +65,20 @@ pub fn render(stats: &Value) -> String {
             model["queued"],
             model["outstanding"]
         );
+        if model["version"].as_u64().is_some_and(|n| n > 1)
+            || model["model_reload_error"].is_string()
+        {
+            let _ = writeln!(
+                out,
+                "  version {} ({}); reloads refused: {}",
+                model["version"],
+                model["version_hash"].as_str().unwrap_or("made by hand"),
+                counts(&model["model_reload_failure_total"])
+            );
+        }
+        if let Some(error) = model["model_reload_error"].as_str() {
+            let _ = writeln!(out, "  the last reload: {error}");
+        }
         if let Some(wanted) = model["backend_wanted"].as_array() {
             let list = |values: &[Value], text: &dyn Fn(&Value) -> String| {
                 values.iter().map(text).collect::<Vec<_>>().join(", ")

@@ -54,6 +54,11 @@ impl Supervisor {
         Ok(Supervisor { link: Some(link), beat_every })
     }
 
+    /// Whether there is one.
+    pub fn listens(&self) -> bool {
+        self.link.is_some()
+    }
+
     /// How often it wants to hear a beat: half of its patience.
     pub fn beat_every(&self) -> Option<Duration> {
         self.beat_every

@@ -14,6 +14,7 @@ pub(in crate::client) mod number {
     pub const CANCEL: u8 = 4;
     pub const GOODBYE: u8 = 9;
     pub const OPEN_ENCODED: u8 = 10;
+    pub const RELOAD: u8 = 11;
     pub const HELLO_OK: u8 = 0;
     pub const CHALLENGE: u8 = 1;
     pub const ERROR: u8 = 4;
@@ -163,6 +164,26 @@ impl<const N: usize> Talk<N> {
         let _ = self.in_flight.push((id, kind));
         Ok((id, n))
     }
+    /// Whether the server speaks the first version that has a message.
+    fn needs(&mut self, needed: u8) -> Result<(), Fault> {
+        let version = self.version;
+        if self.is_ready() && version < needed {
+            self.fault = SessionError::VersionTooLow { version, needed };
+            return Err(Fault);
+        }
+        Ok(())
+    }
+    /// A request to reload; its reply has the number of statistics.
+    pub(super) fn reload(
+        &mut self,
+        name: &str,
+        out: &mut [u8],
+    ) -> Result<(RequestId, usize), Fault> {
+        self.needs(3)?;
+        let mut head = self.begin(Kind::Stats, number::RELOAD, 0, out)?;
+        head.bytes(name.as_bytes());
+        self.end(Kind::Stats, head, 0)
+    }
     /// A request for a model, of the later kind where there is a list.
     pub(in crate::client) fn open(
         &mut self,
@@ -179,12 +200,7 @@ impl<const N: usize> Talk<N> {
                 self.fault = SessionError::Encodings(EncodingsError::TooLong { max });
                 return Err(Fault);
             }
-            // The first that has the message.
-            let (version, needed) = (self.version, 2);
-            if self.is_ready() && version < needed {
-                self.fault = SessionError::VersionTooLow { version, needed };
-                return Err(Fault);
-            }
+            self.needs(2)?;
         }
         let mut head = self.begin(Kind::Open, number, 0, out)?;
         head.bytes(name.as_bytes());

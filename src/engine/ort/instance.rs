@@ -33,6 +33,11 @@ pub struct OrtInstance {
     session: Live,
 }
 
+// SAFETY: an instance moves whole: its session, its bindings, and every clone of the `Rc` to the pinned
+// memory, none of which is kept elsewhere. ONNX Runtime's objects are not tied to a thread; that no two
+// threads use them at a time is what `&mut` says.
+unsafe impl Send for OrtInstance {}
+
 /// Inputs in the order of an instance: those that requests carry first.
 pub fn ordered(interface: &Interface) -> Vec<&Input> {
     let constants = interface.inputs.iter().filter(|i| i.constant.is_some());

@@ -8,7 +8,7 @@ use crate::wire::{ErrorCode, FrameError, MessageError, Request, parse_head};
 
 impl Conn {
     /// Takes in a head. False: it is not whole yet, or the connection is closing.
-    pub(super) fn head(&mut self, core: &mut Core, bytes: &[u8]) -> bool {
+    pub(super) fn head(&mut self, core: &mut Core, at: u16, bytes: &[u8]) -> bool {
         let head = match parse_head(bytes) {
             Ok(Some(head)) => head,
             Ok(None) => {
@@ -63,7 +63,7 @@ impl Conn {
                     (payload_len as u64, 0),
                     format_args!("message {} has no payload", request.number()),
                 ),
-            Ok(request) => self.request(core, request),
+            Ok(request) => self.request(core, at, request),
             Err(error) => {
                 let number = match error {
                     MessageError::UnknownNumber { number } => number,

@@ -31,7 +31,7 @@ pub(super) struct Coming {
 
 impl Conn {
     /// Everything but an inference.
-    pub(super) fn request(&mut self, core: &mut Core, request: Request<'_>) {
+    pub(super) fn request(&mut self, core: &mut Core, at: u16, request: Request<'_>) {
         match (request, self.phase) {
             (Request::Hello { version_min, version_max, .. }, Phase::Hello) => {
                 let ours = (wire::VERSION_MIN, wire::VERSION_MAX);
@@ -101,6 +101,7 @@ impl Conn {
                 self.replies.push(&Reply::Health { id, kind, ok }, &[]);
             }
             (Request::Models { id }, Phase::Ready) => self.list(core, id),
+            (Request::Reload { id, name }, Phase::Ready) => self.reload(core, (at, id), name),
             (Request::Goodbye, Phase::Ready) => self.phase = Phase::Leaving,
             (request, _) => self.error(
                 core,
@@ -113,7 +114,7 @@ impl Conn {
     }
 
     /// The model of this name, or the error that there is none.
-    fn find(&mut self, core: &Core, id: RequestId, name: &str) -> Option<usize> {
+    pub(super) fn find(&mut self, core: &Core, id: RequestId, name: &str) -> Option<usize> {
         let found = core.models.iter().position(|model| model.served.name == name);
         if found.is_none() {
             let ab = (0, core.models.len() as u64);
@@ -131,7 +132,7 @@ impl Conn {
             model: number,
             rows_max: spec.max_request_rows,
             priority_levels: spec.priority_levels,
-            timeout: spec.default_timeout,
+            timeout: model.served.queue.default_timeout(),
         };
         self.replies.push(&reply, &model.signature);
     }
@@ -297,7 +298,7 @@ impl Conn {
             Ok(ticket) => {
                 let queue = &core.models[model].served.queue;
                 let allowed = match submit.timeout {
-                    Micros(0) => queue.spec().default_timeout,
+                    Micros(0) => queue.default_timeout(),
                     given => given,
                 };
                 let held = Held { conn: at, request: id, submitted_at: core.now, allowed, view };

@@ -79,6 +79,7 @@ impl Io {
             let wants_key = !unix && self.core.key.is_some();
             let plug = Plug::new(self.waker.outlets().clone(), at, fd);
             self.admit(at, Link::Socket(plug), way, wants_key);
+            self.conns[at as usize].power.uid = uid;
         }
     }
 

@@ -1,0 +1,63 @@
+//! Where a model comes from, so that it can be read again.
+
+use super::ModelSetup;
+use crate::config::ModelEntry;
+use crate::model::version::{present_hash, version_hash};
+use crate::model::{LoadedModel, Manifest, ModelError};
+use std::path::PathBuf;
+
+/// Where a model comes from, and what is to differ from its manifest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelSource {
+    /// Where it is, and what differs.
+    pub entry: ModelEntry,
+    /// Directory of compiled caches.
+    pub cache_dir: Option<PathBuf>,
+}
+
+impl ModelSource {
+    /// The model in `path`, a directory with a manifest, a manifest, or a bare `.onnx` file, as its manifest
+    /// says.
+    pub fn new(path: impl Into<PathBuf>) -> ModelSource {
+        ModelSource { entry: ModelEntry::new(path), cache_dir: None }
+    }
+
+    /// What the manifest says now, with the differences in it.
+    ///
+    /// # Errors
+    /// Those of [`Manifest::read`] and [`ModelEntry::apply`].
+    pub fn manifest(&self) -> Result<Manifest, ModelError> {
+        let mut manifest = Manifest::read(&self.entry.path)?;
+        self.entry.apply(&mut manifest)?;
+        manifest.cache_dir.clone_from(&self.cache_dir);
+        Ok(manifest)
+    }
+
+    /// The hash of what is there now. The model file is read, but not loaded.
+    ///
+    /// # Errors
+    /// Those of [`manifest`](Self::manifest), and a model file that can't be read.
+    pub fn present_hash(&self) -> Result<String, ModelError> {
+        present_hash(&self.manifest()?)
+    }
+
+    /// Loads and verifies the model.
+    ///
+    /// # Errors
+    /// Every kind of [`ModelError`].
+    pub fn load(&self) -> Result<ModelSetup, ModelError> {
+        self.load_for(None)
+    }
+
+    /// The same, for a queue of this size if the manifest says nothing of it.
+    pub(super) fn load_for(&self, max_queue_size: Option<u32>) -> Result<ModelSetup, ModelError> {
+        let manifest = self.manifest()?;
+        let mut loaded = LoadedModel::load(manifest.clone())?;
+        let hash = version_hash(&manifest, loaded.sha256.as_deref());
+        loaded.manifest.max_queue_size = loaded.manifest.max_queue_size.or(max_queue_size);
+        let mut setup = ModelSetup::from(loaded);
+        setup.source = Some(self.clone());
+        setup.version_hash = Some(hash);
+        Ok(setup)
+    }
+}
