@@ -263,6 +263,7 @@ impl RuntimeBuilder {
             idle_set,
             started_at: clock::now(),
             draining: AtomicBool::new(false),
+            waker: waker.clone(),
             orders,
             reloading: std::sync::Mutex::new(()),
             extra: std::sync::Mutex::new(Vec::new()),

@@ -98,6 +98,7 @@ pub struct Shared {
     pub(crate) idle_set: Arc<IdleSet>,
     pub(crate) started_at: Nanos,
     pub(crate) draining: AtomicBool,
+    pub(crate) waker: Arc<IoWaker>,
     /// What workers are told.
     pub(crate) orders: Arc<Orders>,
     /// Held while a version is loaded and handed over: one at a time.

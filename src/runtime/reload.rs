@@ -31,7 +31,7 @@ use crate::limits::BATCH_SIZES_MAX;
 use crate::sys::sync::{Arc, Ordering};
 use crate::sys::{clock, headroom, region};
 use crate::transport::ReloadHandler;
-use crate::units::Nanos;
+use crate::units::{Micros, Nanos};
 use crate::worker::Version;
 use serde::Serialize;
 use std::path::Path;
@@ -266,6 +266,10 @@ impl Reloader {
                 return Err(ReloadError::Stopping { model: model.clone() });
             }
             given.push(exchange);
+        }
+        if setup.batch.max_queue_delay != Micros(0) {
+            // A worker that waits for more requests tends no connections: as at the start.
+            self.shared.waker.seat().forbid();
         }
         self.shared.orders.look();
         self.shared.idle_set.wake_all(mask);
