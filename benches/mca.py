@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How near the hot loops come to the most multiply-adds that an ARM core can do, by static analysis.
 
-Needs llvm-mca (Debian package "llvm") and assembly of the library for aarch64:
+Needs llvm-mca (Debian package "llvm"; another one as --mca) and assembly of the library for aarch64:
 
     cargo rustc --release --lib --target aarch64-unknown-linux-gnu -- \
         --emit asm=kernels.s -C codegen-units=1
@@ -14,6 +14,7 @@ which is what the blocking of the kernels is for; what a board does beyond that 
 """
 
 import argparse
+import inorder
 import json
 import re
 import subprocess
@@ -54,7 +55,7 @@ def loops(text):
         label = LABEL.match(line)
         if label:
             name = label.group(1)
-            if not name.startswith("."):
+            if not name.startswith(".") and not name.isdigit():
                 function = name
             start, block = name, []
             continue
@@ -63,15 +64,17 @@ def loops(text):
             start = None
         branch = BRANCH.match(line)
         if branch:
-            if start is not None and branch.group(1) == start:
+            # Assembly in the source has numbers for labels, and says which way they are.
+            to = re.sub(r"^(\d+)b$", r"\1", branch.group(1))
+            if start is not None and to == start:
                 yield function, instructions(block)
             # Code after a branch out of the loop still belongs to it.
 
 
-def cycles(core, body, passes=200):
+def cycles(mca, core, body, passes=200):
     """Cycles of one pass."""
     run = subprocess.run(
-        ["llvm-mca", "-mtriple=aarch64", f"-mcpu={core}", f"-iterations={passes}", "-json"],
+        [mca, "-mtriple=aarch64", f"-mcpu={core}", f"-iterations={passes}", "-json"],
         input="\n".join(body) + "\n",
         capture_output=True,
         text=True,
@@ -85,9 +88,11 @@ def cycles(core, body, passes=200):
 def main():
     parser = argparse.ArgumentParser(description="FMA rates of hot loops, by llvm-mca.")
     parser.add_argument("assembly")
+    parser.add_argument("--mca", default="llvm-mca", help="which llvm-mca")
     parser.add_argument("--least", type=int, default=16, help="multiply-adds of a loop that counts")
     parser.add_argument("--goal", type=float, help="exit with 1 if a loop has less than this share")
     parser.add_argument("--only", default="", help="only functions whose name contains this")
+    parser.add_argument("--in-order", action="store_true", help="by the rules of inorder.py, too")
     parser.add_argument("--show", action="store_true", help="print each loop's instructions")
     args = parser.parse_args()
     with open(args.assembly) as file:
@@ -107,16 +112,22 @@ def main():
     for core in CORES:
         for count in {count for _, count, _ in rows}:
             free = [f"\tfmla v{i % 24}.4s, v30.4s, v31.4s" for i in range(24 * count)]
-            peak[core, count] = cycles(core, free, 20) / 24
-    print(f"{'function':<48} {'fma':>4} {'other':>5}  " + "  ".join(f"{c:>18}" for c in CORES))
+            peak[core, count] = cycles(args.mca, core, free, 20) / 24
+    measured = list(inorder.LATENCY) if args.in_order else []
+    columns = CORES + [f"{core} rules" for core in measured]
+    print(f"{'function':<48} {'fma':>4} {'other':>5}  " + "  ".join(f"{c:>18}" for c in columns))
     low = 0
     for name, count, body in sorted(rows, key=lambda row: (row[0], -row[1])):
         cells = []
         for core in CORES:
-            took = cycles(core, body)
+            took = cycles(args.mca, core, body)
             share = peak[core, count] / took
             low += args.goal is not None and share < args.goal
             cells.append(f"{took:7.1f} cyc {share:5.0%}")
+        for core in measured:
+            took = inorder.cycles(core, body)
+            # At most one starts in a cycle.
+            cells.append(f"{took:7.1f} cyc {count / took:5.0%}")
         print(f"{name[-48:]:<48} {count:>4} {len(body) - count:>5}  " + "  ".join(f"{c:>18}" for c in cells))
         if args.show:
             print("\n".join(body))

@@ -13,6 +13,8 @@ pub mod alloc;
 #[cfg(feature = "std")]
 pub mod clock;
 #[cfg(feature = "std")]
+pub mod cores;
+#[cfg(feature = "std")]
 pub mod descriptors;
 #[cfg(feature = "std")]
 pub mod events;

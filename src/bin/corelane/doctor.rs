@@ -9,7 +9,7 @@ use corelane::engine::kernels::Isa;
 use corelane::engine::ort::library::{self, LibraryError, Trial, VERSION_TRIED_MAX};
 use corelane::engine::ort::settings::Provider;
 use corelane::limits::{CONNECTIONS_MAX, DESCRIPTORS_BESIDES_CONNECTIONS, MODELS_MAX, WORKERS_MAX};
-use corelane::sys::{affinity, descriptors};
+use corelane::sys::{affinity, cores, descriptors};
 use serde::Serialize;
 use std::path::Path;
 
@@ -120,7 +120,13 @@ fn processor(found: &mut Findings) {
     let info = read("/proc/cpuinfo").unwrap_or_default();
     let name = value(&info, "model name").or_else(|| value(&info, "CPU part")).unwrap_or("unknown");
     let isa = Isa::detect();
-    let what = format!("{name} ({}), kernels for {}", std::env::consts::ARCH, isa.name());
+    let mut what = format!("{name} ({}), kernels for {}", std::env::consts::ARCH, isa.name());
+    let mut in_order = affinity::pinnable().unwrap_or_default();
+    in_order.retain(|&core| cores::in_order(Path::new("/"), &[core]));
+    if isa == Isa::Neon && !in_order.is_empty() {
+        let cores = affinity::core_list(&in_order);
+        what += &format!(", with loops for cores that run in order on {cores}");
+    }
     if isa == Isa::Portable {
         found.note(
             "processor",

@@ -78,7 +78,8 @@ pub(super) fn split(rows: usize, mr: usize) -> (usize, usize, usize) {
     if tiles == 0 { (0, 0, 0) } else { (tiles, rows / tiles, rows % tiles) }
 }
 
-/// One register tile: `ROWS` rows by `NV` vectors.
+/// One register tile: `ROWS` rows by `NV` vectors; `in_order`, with the loop for cores that run in order where
+/// there is one.
 /// # Safety
 /// The table has `t.runs` rows, each with `ROWS` pointers valid for reading `t.run_len` floats; `b`
 /// has `t.runs * t.run_len * nr` floats; `bias` has `NV` vectors; rows `t.row ..` of `dest` are valid for
@@ -95,6 +96,7 @@ unsafe fn tile<S: Simd, const ROWS: usize, const NV: usize>(
     col: usize,
     cols: usize,
     fused: Fused,
+    in_order: bool,
 ) {
     // SAFETY: all pointers below stay within what the caller promises; see each line's bound.
     unsafe {
@@ -113,6 +115,10 @@ unsafe fn tile<S: Simd, const ROWS: usize, const NV: usize>(
             }
             run = run.add(S::MR);
             let mut from = 0;
+            if in_order {
+                from = S::add_in_order(&mut acc, &a, b, t.run_len);
+                b = b.add(from * nr);
+            }
             if S::LANED {
                 while from + 4 <= t.run_len {
                     let mut x = [S::splat(0.0); ROWS];
@@ -337,6 +343,7 @@ unsafe fn tiles_by_panels<S: Simd, const NV: usize, const HALF: usize>(
     tiles: &[Tile],
     b: &B,
     dest: &Dest,
+    in_order: bool,
 ) {
     let (fused, _) = dest.act.fused();
     let panels = b.n.div_ceil(b.nr);
@@ -373,7 +380,7 @@ unsafe fn tiles_by_panels<S: Simd, const NV: usize, const HALF: usize>(
                 ($t:expr, $nv:ident, $($r:literal)*) => {
                     match $t.rows {
                         $($r if $r <= S::MR => tile::<S, $r, $nv>(
-                            table, $t, data, b.nr, bias, dest, col, cols, fused,
+                            table, $t, data, b.nr, bias, dest, col, cols, fused, in_order,
                         ),)*
                         _ => {}
                     }
@@ -430,7 +437,7 @@ unsafe fn narrow<S: Simd, const NV: usize>(
                     ($($r:literal)*) => {
                         match t.rows {
                             $($r if $r <= S::MR => tile::<S, $r, 1>(
-                                table, t, data, b.nr, b.bias.add(col), dest, col, cols, fused,
+                                table, t, data, b.nr, b.bias.add(col), dest, col, cols, fused, false,
                             ),)*
                             _ => {}
                         }
@@ -450,17 +457,19 @@ struct RunTiles<'a> {
     tiles: &'a [Tile],
     b: &'a B,
     dest: &'a Dest,
+    in_order: bool,
 }
 
 impl Op for RunTiles<'_> {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self) {
+        let RunTiles { table, tiles, b, dest, in_order } = self;
         // SAFETY: made only by `run_tiles`, with its caller's promise.
         unsafe {
             match S::NV {
-                2 => tiles_by_panels::<S, 2, 1>(self.table, self.tiles, self.b, self.dest),
-                _ => tiles_by_panels::<S, 4, 2>(self.table, self.tiles, self.b, self.dest),
+                2 => tiles_by_panels::<S, 2, 1>(table, tiles, b, dest, in_order),
+                _ => tiles_by_panels::<S, 4, 2>(table, tiles, b, dest, in_order),
             }
         }
     }
@@ -512,7 +521,7 @@ unsafe fn all_panels(isa: Checked, table: *const *const f32, tiles: &[Tile], b: 
         // SAFETY: the caller's promise; the processor has the set, or `isa` would not exist.
         #[cfg(target_arch = "arm")]
         Isa::Neon32 => unsafe { super::neon32::tiles_by_panels(table, tiles, b, dest) },
-        _ => isa.dispatch(RunTiles { table, tiles, b, dest }),
+        _ => isa.dispatch(RunTiles { table, tiles, b, dest, in_order: isa.in_order() }),
     }
 }
 

@@ -108,13 +108,16 @@ pub(super) trait Op {
 
 /// Proof that the processor has an instruction set: made only by a successful check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Checked(Isa);
+pub(super) struct Checked {
+    isa: Isa,
+    in_order: bool,
+}
 
 impl Checked {
     /// Checks that this processor has `isa`.
     pub(super) fn new(isa: Isa) -> Result<Checked, IsaUnavailable> {
         if isa.available() {
-            Ok(Checked(isa))
+            Ok(Checked { isa, in_order: false })
         } else {
             Err(IsaUnavailable { wanted: isa, best: Isa::detect() })
         }
@@ -122,13 +125,23 @@ impl Checked {
 
     /// The instruction set.
     pub(super) fn isa(self) -> Isa {
-        self.0
+        self.isa
+    }
+
+    /// Whether loops for cores that run in order are taken.
+    pub(super) fn in_order(self) -> bool {
+        self.in_order
+    }
+
+    /// The same with such loops, or without.
+    pub(super) fn with_in_order(self, in_order: bool) -> Checked {
+        Checked { in_order, ..self }
     }
 
     /// Runs `op` with the checked instruction set.
     #[inline]
     pub(super) fn dispatch<O: Op>(self, op: O) -> O::Out {
-        match self.0 {
+        match self.isa {
             Isa::Portable => op.run::<Portable>(),
             // SAFETY: `self` exists only if the processor has the features.
             #[cfg(target_arch = "x86_64")]

@@ -24,32 +24,42 @@
 //! # How near to the peak, on ARM
 //! `benches/mca.py` gives assembly for aarch64 to `llvm-mca` and says how the loops compare with a loop of
 //! independent multiply-adds on a core. The register tile (matrix products, 1x1 and other convolutions; 6 rows
-//! of A by vectors, multiplied by lane), by LLVM 14.0.6's models, code of rustc 1.96 at `-O3`:
+//! of A by vectors, multiplied by lane), by the models of LLVM 14.0.6 and of 22.1.8, which agree, code of rustc
+//! 1.96 at `-O3`, and by rules for cores that run in order:
 //!
-//! | loop | multiply-adds | others | cortex-a72 | cortex-a76 | cortex-a53 |
-//! |---|---|---|---|---|---|
-//! | 6 rows, 16 columns | 96 | 23 | 100 % | 100 % | 44 % |
-//! | 5 rows, 16 columns | 80 | 22 | 100 % | 100 % | 42 % |
-//! | 4 rows, 16 columns | 64 | 21 | 100 % | 100 % | 39 % |
-//! | 3 rows, 16 columns | 48 | 20 | 100 % | 100 % | 35 % |
+//! | loop of 16 columns | multiply-adds | others | cortex-a72 | cortex-a76 | cortex-a53, rules | cortex-a55, rules |
+//! |---|---|---|---|---|---|---|
+//! | 6 rows | 96 | 23 | 100 % | 100 % | 49 % | 61 % |
+//! | 5 rows | 80 | 22 | 100 % | 100 % | 45 % | 58 % |
+//! | 4 rows | 64 | 21 | 100 % | 100 % | 40 % | 53 % |
+//! | 3 rows | 48 | 20 | 100 % | 100 % | 34 % | 47 % |
+//! | 6 rows, in order | 96 | 74 | 86 % | 86 % | 73 % | 93 % |
+//! | 5 rows, in order | 80 | 70 | 83 % | 83 % | 61 % | 98 % |
+//! | 4 rows, in order | 64 | 66 | 67 % | 67 % | 54 % | 91 % |
 //!
-//! That LLVM has one model for the first two, and takes the data to be in the first-level cache. Its model of
-//! a Cortex-A53, which runs in order, lets no instruction write its result before an older one has: between
-//! multiply-adds a load, or an addition of integers that nothing waits for, then stops them for 5 cycles
-//! each (22 multiply-adds take 22 cycles, with 4 loads spread among them 42, with 4 behind them 30). So its
-//! 44 % says how the compiler spread the loads, more than how the core, which can start a load of 64 bits
-//! beside a multiply-add, would run: a loop made for that, with all loads a round ahead, has 16 % by the same
-//! model. Until a board can be asked, one loop serves all cores. To repeat it:
+//! LLVM has one model for the first two, and takes the data to be in the first-level cache. Its models of a
+//! Cortex-A53 and a Cortex-A55 don't know what costs most there: a load of 128 bits takes two cycles in which
+//! nothing else starts, one of 64 bits one, beside a multiply-add or not. (That of a Cortex-A53 stops for 5
+//! cycles at each load between multiply-adds, and gives the loops 44 and 19 %; that of a Cortex-A55 starts two
+//! multiply-adds of 128 bits in a cycle, where the core starts one.) So those columns come from
+//! `benches/inorder.py`: rules that others measured on such boards, with their sources, for comparing loops.
+//! None of it was measured on a board by us. By the rules a Cortex-A53 can't have more than 75 %: a load to a
+//! vector register doesn't start beside a multiply-add, nor four cycles behind one.
+//!
+//! So both kinds of core have a loop of their own, for tiles of 4 to 6 rows, with the same packed weights and
+//! the same bits as results ([`Kernels::with_in_order`]). A worker takes the one for its core, by the core's
+//! id register; one that may run on unlike cores takes the first. To repeat it:
 //!
 //! ```text
 //! cargo rustc --release --lib --target aarch64-unknown-linux-gnu -- \
 //!     --emit asm=kernels.s -C codegen-units=1
-//! benches/mca.py kernels.s --only RunTiles
+//! benches/mca.py kernels.s --only RunTiles --in-order
 //! ```
 //!
 //! 32-bit ARM multiplies matrices by loops in assembly where the processor has NEON ([`Isa::Neon32`]), and runs
 //! portable kernels for all else, since Rust's intrinsics for it are not stable. The loop of a whole tile, 4 rows
-//! by 8 columns, has 42 instructions for 128 products: 32 multiply-adds of 4 lanes, 8 loads, 2 to count.
+//! by 8 columns, has 42 instructions for 128 products (32 multiply-adds of 4 lanes, 8 loads, 2 to count), where
+//! the portable one, 6 rows by 8 columns, has 144 for 48.
 //! LLVM 22.1.8 has no model of a Cortex-A7 that `llvm-mca` takes; by those of a Cortex-A9 and, of the same loop
 //! on a 64-bit core, of a Cortex-A57, it takes 91 % and 89 % of the rate of its multiply-adds alone.
 
@@ -63,6 +73,8 @@ mod depthwise;
 mod direct;
 mod elementwise;
 mod gemm;
+#[cfg(target_arch = "aarch64")]
+mod inorder;
 mod isa;
 mod layout;
 mod math;
@@ -117,6 +129,12 @@ impl Kernels {
             // `detect` only names sets that are available.
             Err(e) => unreachable!("{e}"),
         }
+    }
+
+    /// The same, with loops for cores that run in order, or without; no difference where there are none. Packed
+    /// weights serve both, and results have the same bits.
+    pub fn with_in_order(self, in_order: bool) -> Kernels {
+        Kernels { checked: self.checked.with_in_order(in_order) }
     }
 
     /// The instruction set.

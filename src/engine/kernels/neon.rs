@@ -1,5 +1,6 @@
 //! Advanced SIMD of aarch64.
 
+use super::inorder;
 use super::isa::Op;
 use super::simd::Simd;
 use core::arch::aarch64::*;
@@ -90,6 +91,16 @@ impl Simd for Neon {
     fn fma_lane<const LANE: i32>(a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t {
         // SAFETY: features checked at `enter`.
         unsafe { vfmaq_laneq_f32::<LANE>(c, a, b) }
+    }
+    #[inline(always)]
+    unsafe fn add_in_order<const ROWS: usize, const NV: usize>(
+        sums: &mut [[float32x4_t; NV]; ROWS],
+        a: &[*const f32; ROWS],
+        b: *const f32,
+        run_len: usize,
+    ) -> usize {
+        // SAFETY: the caller's promise; rows of a panel are `Self::NV` vectors.
+        unsafe { inorder::add(sums, a, b, run_len) }
     }
     #[inline(always)]
     fn min(a: float32x4_t, b: float32x4_t) -> float32x4_t {

@@ -56,6 +56,20 @@ pub(super) trait Simd: Copy + 'static {
         let _ = (a, b);
         c
     }
+    /// Adds products of the first steps of a run to the sums of a register tile, with a loop for cores that run
+    /// in order; says of how many steps. Of none where there is no such loop for this tile.
+    /// # Safety
+    /// Each of `a` is valid for reading `run_len` floats, `b` for `run_len` whole rows of a panel.
+    #[inline(always)]
+    unsafe fn add_in_order<const ROWS: usize, const NV: usize>(
+        sums: &mut [[Self::V; NV]; ROWS],
+        a: &[*const f32; ROWS],
+        b: *const f32,
+        run_len: usize,
+    ) -> usize {
+        let _ = (sums, a, b, run_len);
+        0
+    }
     /// The lesser; `b` if either is NaN, or NaN.
     fn min(a: Self::V, b: Self::V) -> Self::V;
     /// The greater; `b` if either is NaN, or NaN.

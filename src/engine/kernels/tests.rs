@@ -5,9 +5,13 @@ mod vectors;
 
 use super::*;
 
-/// Every instruction set that can run here.
+/// Every instruction set that can run here, for cores of both kinds.
 fn all() -> impl Iterator<Item = Kernels> {
-    Isa::ALL.into_iter().filter_map(|isa| Kernels::new(isa).ok())
+    let sets = Isa::ALL.into_iter().filter_map(|isa| Kernels::new(isa).ok());
+    sets.flat_map(|kernels| {
+        let both = cfg!(target_arch = "aarch64") && kernels.isa() == Isa::Neon;
+        [Some(kernels), both.then(|| kernels.with_in_order(true))].into_iter().flatten()
+    })
 }
 
 #[test]

@@ -6,10 +6,11 @@ use super::{fallback, ops};
 use crate::engine::kernels::{self, AlignedBuf, Kernels, cast};
 use crate::engine::{EngineError, EngineErrorKind, Instance, PlanIndex, RunError};
 use crate::limits::{TENSORS_MAX, WORKERS_MAX};
-use crate::sys::clock;
 use crate::sys::pool::Pool;
+use crate::sys::{affinity, clock, cores};
 use crate::units::DType;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Address space of an instance's private heap; only what its fallback steps use is ever touched.
@@ -52,6 +53,8 @@ impl Program {
 /// staging areas as long as the largest needs.
 pub struct PlanInstance {
     program: Arc<Program>,
+    /// The program's, with the loops for the cores that the thread may run on that made the instance.
+    kernels: Kernels,
     arena: AlignedBuf,
     inputs: Vec<AlignedBuf>,
     outputs: Vec<AlignedBuf>,
@@ -82,7 +85,11 @@ impl PlanInstance {
             false => None,
         };
         let arena = AlignedBuf::mapped(arena).map_err(|e| limit(format!("the arena: {e}")))?;
-        Ok(PlanInstance { arena, inputs, outputs, heap, program })
+        // A worker makes its instance once it is pinned.
+        let allowed = affinity::allowed().unwrap_or_default();
+        let in_order = cores::in_order(Path::new("/"), &allowed);
+        let kernels = program.kernels.with_in_order(in_order);
+        Ok(PlanInstance { arena, inputs, outputs, heap, program, kernels })
     }
 
     /// Runs a plan on the staging areas, each step through `around`.
@@ -91,7 +98,7 @@ impl PlanInstance {
         plan: PlanIndex,
         around: impl FnMut(usize, &mut dyn FnMut() -> Option<()>) -> Option<()>,
     ) -> Result<(), RunError> {
-        let PlanInstance { program, arena, inputs, outputs, heap } = self;
+        let PlanInstance { program, kernels, arena, inputs, outputs, heap } = self;
         let plan = &program.plans[plan.0];
         let mut from: [&[f32]; TENSORS_MAX] = [&[]; TENSORS_MAX];
         for (i, input) in inputs.iter().enumerate() {
@@ -101,7 +108,7 @@ impl PlanInstance {
         for (o, output) in outputs.iter_mut().enumerate() {
             to[o] = &mut output[..plan.output_words[o]];
         }
-        run(&program.kernels, plan, (arena, heap), &from, &mut to, around)
+        run(kernels, plan, (arena, heap), &from, &mut to, around)
     }
 }
 
@@ -135,7 +142,8 @@ impl Instance for PlanInstance {
         inputs: &[&[u8]],
         outputs: &mut [&mut [u8]],
     ) -> Result<(), RunError> {
-        let PlanInstance { program, arena, inputs: staged_in, outputs: staged_out, heap } = self;
+        let PlanInstance { program, kernels, arena, inputs: staged_in, outputs: staged_out, heap } =
+            self;
         let plan = &program.plans[index.0];
         let mut from: [&[f32]; TENSORS_MAX] = [&[]; TENSORS_MAX];
         for (i, (input, staged)) in inputs.iter().zip(staged_in.iter_mut()).enumerate() {
@@ -160,7 +168,7 @@ impl Instance for PlanInstance {
                 };
             }
             let plain = |_: usize, run: &mut dyn FnMut() -> Option<()>| run();
-            run(&program.kernels, plan, (arena, heap), &from, &mut to, plain)?;
+            run(kernels, plan, (arena, heap), &from, &mut to, plain)?;
         }
         for (o, output) in outputs.iter_mut().enumerate() {
             if !direct[o] {

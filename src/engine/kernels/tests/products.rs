@@ -281,6 +281,40 @@ fn nan_and_infinity_propagate() {
     }
 }
 
+/// Every count of steps that the loop for cores that run in order leaves over, and convolutions' runs.
+#[cfg(target_arch = "aarch64")]
+#[test]
+fn in_order_loops_give_the_same_bits() {
+    let neon = Kernels::new(Isa::Neon).expect("of every processor");
+    let mut r = Random::new(5);
+    for m in 3..=13 {
+        for k in (0..=22).chain([64, 129]) {
+            let (n, lda) = (37, k + m % 3);
+            let (a, b, bias) = (r.vec(m * lda), r.vec(k * n), r.vec(n));
+            let w = PackedMatMul::new(&neon, k, n, &b, false, Some(&bias));
+            let [x, y] = [false, true].map(|in_order| {
+                let mut c = vec![f32::NAN; m * n];
+                let act = Activation::Relu;
+                w.run(&neon.with_in_order(in_order), m, &a, lda, None, act, &mut c, n);
+                c.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+            });
+            assert_eq!(x, y, "{m} x {k} x {n}");
+        }
+    }
+    let mut p = ConvParams::new((9, 11), (10, 40), (3, 3));
+    (p.pad_top, p.pad_left, p.stride_w) = (1, 1, 2);
+    let (x, w) = (r.vec(3 * p.input_len()), r.vec(40 * 10 * 9));
+    let direct = Some(ConvAlgorithm::Direct);
+    let conv = Conv2d::with_algorithm(&neon, p, &w, None, direct).expect("valid");
+    let [y, z] = [false, true].map(|in_order| {
+        let mut y = vec![f32::NAN; 3 * p.output_len()];
+        let kernels = neon.with_in_order(in_order);
+        conv.run(&kernels, 3, &x, None, Activation::None, &mut y, &mut []);
+        y.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+    });
+    assert_eq!(y, z);
+}
+
 /// The loops of 32-bit ARM are assembly: what is seen here is that they run, and of which rounding they are.
 #[cfg(target_arch = "arm")]
 #[test]
