@@ -141,6 +141,7 @@ impl IdleSet {
 
     /// Wakes all of `workers` that sleep.
     pub fn wake_all(&self, workers: u64) {
+        // Partner: the fence in `announce`. Who attends looks by itself, as after `wake_one`.
         fence(Ordering::SeqCst);
         while self.wake_parked(workers).is_some() {}
     }
