@@ -80,10 +80,11 @@ impl Default for Seat {
 }
 
 impl Seat {
-    /// Says that workers take it where it is open: those that sleep when nothing waits. One that spins
-    /// finds its work sooner elsewhere.
-    pub fn allow(&self) {
-        self.allowed.store(true, Ordering::Relaxed);
+    /// Says whether workers take it where it is open. Those should that sleep when nothing waits (one
+    /// that spins finds its work sooner elsewhere) and never leave a request waiting for more of them
+    /// (meanwhile nobody would sit here).
+    pub fn allow(&self, allowed: bool) {
+        self.allowed.store(allowed, Ordering::Relaxed);
     }
 
     /// Says that workers take it no more: those that may come to wait for more requests.

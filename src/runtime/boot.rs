@@ -203,11 +203,8 @@ impl RuntimeBuilder {
         limit("models", self.setups.len(), MODELS_MAX)?;
         let kinds = self.core_kinds(&cores);
         let waker = IoWaker::new().map_err(BuildError::System)?;
-        // A worker that waits for more requests tends nothing meanwhile.
         let delayed = self.setups.iter().any(|setup| setup.batch.max_queue_delay != Micros(0));
-        if self.idle == IdleStrategy::Park && !delayed {
-            waker.seat().allow();
-        }
+        waker.seat().allow(self.idle == IdleStrategy::Park && !delayed);
         let poke = waker.clone();
         let idle_set = IdleSet::new(cores.len()).poked_by(move || poke.wake_always());
         let idle_set = Arc::new(idle_set);
