@@ -6,8 +6,8 @@ mod head;
 mod requests;
 mod slots;
 
-pub(super) use requests::count_error;
 use requests::count_error_if;
+pub(super) use requests::{Submitted, count_error};
 pub(crate) use requests::{failure_code, refusal_code};
 
 use super::arrivals::Arrivals;
@@ -68,18 +68,6 @@ pub(super) struct Core {
     pub seat_is_away: bool,
     /// Fresh random bytes.
     pub random: std::fs::File,
-}
-
-/// Requests that were handed over in one turn.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Submitted {
-    pub count: u32,
-    /// Whose the last was.
-    pub conn: u16,
-    /// One takes longer than others may wait for.
-    pub is_long: bool,
-    /// A worker slept, and was woken for the last.
-    pub woke_worker: bool,
 }
 
 /// A model, and what `Opened` says of it.

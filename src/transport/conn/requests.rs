@@ -29,6 +29,18 @@ pub(super) struct Coming {
     arrival: Option<u64>,
 }
 
+/// Requests that were handed over in one turn.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::transport) struct Submitted {
+    pub count: u32,
+    /// Whose the last was.
+    pub conn: u16,
+    /// One takes longer than others may wait for.
+    pub is_long: bool,
+    /// A worker slept, and was woken for the last.
+    pub woke_worker: bool,
+}
+
 impl Conn {
     /// Everything but an inference.
     pub(super) fn request(&mut self, core: &mut Core, at: u16, request: Request<'_>) {
