@@ -308,6 +308,25 @@ fn gates_are_within_their_absolute_errors() {
     }
 }
 
+#[test]
+fn gelu_is_within_its_absolute_error() {
+    let n: i32 = 1 << 19;
+    let special = [f32::INFINITY, f32::NAN, 0.0, -0.0, f32::MAX, f32::MIN, 1e-40, -1e-40, -90.0];
+    let sweep = (0..n).map(|i| (i - n / 2) as f32 * (24.0 / n as f32));
+    let x: Vec<f32> = sweep.chain(special).collect();
+    for k in all() {
+        let mut y = vec![f32::NAN; x.len()];
+        unary(&k, Unary::Act(Activation::GeluErf), &x, &mut y);
+        for (&x, &y) in x.iter().zip(&y) {
+            let wide = f64::from(x);
+            let want = wide / 2.0 * (1.0 + erf(wide / std::f64::consts::SQRT_2));
+            let bound = 3e-7 * wide.abs().max(1.0);
+            let right = f64::from(y) == want || (f64::from(y) - want).abs() <= bound;
+            assert!(right || x.is_nan() && y.is_nan(), "{}: {x} gives {y}", k.isa().name());
+        }
+    }
+}
+
 /// Row `j` of a `[rows, k]` matrix times a vector.
 fn dot(w: &[f32], j: usize, v: &[f64]) -> f64 {
     w[j * v.len()..][..v.len()].iter().zip(v).map(|(&w, v)| f64::from(w) * v).sum()
