@@ -24,6 +24,10 @@ MODELS = {
     "mlp": ("[64]", "[10]"),
     "dscnn_kws": ("[1, 49, 10]", "[12]"),
 }
+# How deep the stack of the firmware was.
+STACK = ROOT / "boards/lm3s6965evb/stack.md"
+# Interrupts come at other moments each time.
+STACK_TOLERANCE = 0.05
 # A device that has not ended by then hangs.
 DEVICE_S_MAX = 180
 # Once in so many bytes a bit is flipped, and once in so many a byte is lost, each way.
@@ -93,7 +97,7 @@ def check(condition, what):
 
 
 def run(arguments, name, lies=False, **faults):
-    """One device at one server over one line."""
+    """One device at one server over one line; what the device said."""
     with tempfile.TemporaryDirectory(prefix="corelane-firmware-") as directory:
         models = list(liars(directory)) if lies else [str(ROOT / "models" / m) for m in MODELS]
         cable = line.Line(**faults)
@@ -120,7 +124,7 @@ def run(arguments, name, lies=False, **faults):
         if lies:
             check(code == 1 and re.search(r"failed after 0 rows: .*[Ww]rong", log), said)
             print(f"{name}: noticed")
-            return
+            return log
         check(code == 0, said)
         passed = re.search(r"passed: (\d+) rows, all answers right", log)
         check(passed, said)
@@ -133,6 +137,29 @@ def run(arguments, name, lies=False, **faults):
         else:
             check(damaged == 0 and noticed == 0, f"damage on a clean line: {stats}")
         print(f"{name}: {passed[1]} rows in {answered} answers, all right")
+        return log
+
+
+def stack(log, write):
+    """Holds the table of the stack to what the firmware says on a clean line, or writes it."""
+    said = re.search(r"(\d+) bytes of stack were used, (\d+) of them before .*; the client is (\d+)", log)
+    check(said, f"the firmware does not say how deep its stack was: {log}")
+    used, before, client = (int(n) for n in said.groups())
+    rows = {
+        "the whole, at its deepest": used,
+        "before the first request": before,
+        "the client itself": client,
+    }
+    text = "| stack of a firmware in Rust | bytes |\n|---|---|\n"
+    text += "".join(f"| {what} | {n} |\n" for what, n in rows.items())
+    if write:
+        STACK.write_text(text, encoding="utf-8")
+    told = dict(re.findall(r"^\| (.*) \| (\d+) \|$", STACK.read_text(encoding="utf-8"), re.MULTILINE))
+    check(set(told) == set(rows), f"{STACK} has other rows than {list(rows)}; write it anew with --write-stack")
+    for what, n in rows.items():
+        right = abs(int(told[what]) - n) <= STACK_TOLERANCE * n
+        check(right, f"{STACK} says {told[what]} for {what}, which is {n}; write it anew with --write-stack")
+    print(f"the stack is as {STACK.name} says: {used} bytes")
 
 
 def main():
@@ -141,11 +168,14 @@ def main():
     parser.add_argument("--server", required=True, help="the command corelane")
     parser.add_argument("--kind", required=True, choices=DEVICES)
     parser.add_argument("--program", required=True, help="what runs on the device")
+    parser.add_argument("--write-stack", action="store_true", help="write the table of the stack")
     parser.add_argument("--decoder", default="defmt-print", help="the command defmt-print")
     arguments = parser.parse_args()
     for path in (arguments.server, arguments.program):
         check(pathlib.Path(path).exists(), f"no {path}")
-    run(arguments, f"{arguments.kind}, clean line")
+    log = run(arguments, f"{arguments.kind}, clean line")
+    if arguments.kind == "lm3s6965evb":
+        stack(log, arguments.write_stack)
     for seed in (1, 2):
         name = f"{arguments.kind}, faulty line, seed {seed}"
         run(arguments, name, seed=seed, flip=FLIP, lose=LOSE)
