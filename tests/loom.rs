@@ -18,9 +18,6 @@
 //! or without one for the owners, whose own count likewise.
 #![cfg(loom)]
 
-#[path = "loom/exchange.rs"]
-mod exchange;
-
 use corelane::queue::handle::{Found, HandleWord};
 use corelane::queue::handover::{Handover, Reclaimed};
 use corelane::queue::idle::{IdleSet, SleepFlag};
@@ -31,6 +28,8 @@ use corelane::sys::sync::mutant::without_fences;
 use corelane::sys::sync::{Arc, AtomicU32, AtomicU64, Ordering, SharedCell, spin_turn};
 use loom::thread;
 
+#[path = "loom/exchange.rs"]
+mod exchange;
 #[path = "loom/keep.rs"]
 mod keep;
 #[path = "loom/ring.rs"]
