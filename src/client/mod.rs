@@ -1,8 +1,8 @@
 //! Clients of the protocol.
 //!
 //! [`Session`] is the state machine: it does no I/O, allocates nothing and needs no std, so that a
-//! microcontroller can drive it. With feature `std`, [`Client`] drives it over a Unix socket or TCP,
-//! blocking, with many requests in flight. [`serial::SerialClient`] drives it over a serial link, on
+//! microcontroller can drive it. With feature `std`, [`Client`] drives it over a Unix socket, TCP or a serial
+//! line of this machine, blocking, with many requests in flight. [`serial::SerialClient`] drives it over a serial link, on
 //! anything from a microcontroller up.
 
 #[cfg(feature = "std")]

@@ -1,10 +1,14 @@
-//! The two kinds of socket behind one type.
+//! Both kinds of socket, and a serial line, behind one type.
 
+mod serial;
+
+use crate::wire::link::SerialOptions;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{
     RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg, sockopt::Timeout,
     sockopt::set_socket_timeout,
 };
+use serial::SerialStream;
 use std::io::{self, IoSlice};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,13 +17,16 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Where a server listens: `unix:PATH` or `tcp:HOST:PORT`.
+/// Where a server listens: `unix:PATH`, `tcp:HOST:PORT`, or the other end of a line,
+/// `serial:DEVICE:BAUD`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// A Unix socket.
     Unix(PathBuf),
     /// TCP: a host name or number, and a port.
     Tcp(String),
+    /// A serial port of this machine, which must be nobody else's. One line carries one connection.
+    Serial(SerialOptions),
 }
 
 /// Not an address.
@@ -28,7 +35,7 @@ pub struct AddressError(String);
 
 impl std::fmt::Display for AddressError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?} is no address; write unix:PATH or tcp:HOST:PORT", self.0)
+        f.write_str(&self.0)
     }
 }
 
@@ -46,7 +53,10 @@ impl FromStr for Address {
             {
                 Ok(Address::Tcp(address.into()))
             }
-            _ => Err(AddressError(text.into())),
+            Some(("serial", port)) => port.parse().map(Address::Serial).map_err(AddressError),
+            _ => Err(AddressError(format!(
+                "{text:?} is no address; write unix:PATH, tcp:HOST:PORT or serial:DEVICE:BAUD"
+            ))),
         }
     }
 }
@@ -56,24 +66,17 @@ impl std::fmt::Display for Address {
         match self {
             Address::Unix(path) => write!(f, "unix:{}", path.display()),
             Address::Tcp(address) => write!(f, "tcp:{address}"),
+            Address::Serial(port) => write!(f, "serial:{port}"),
         }
     }
 }
 
-/// A connected socket in blocking mode.
+/// A connection. Sockets are in blocking mode.
 #[derive(Debug)]
 pub(super) enum Stream {
     Unix(UnixStream),
     Tcp(TcpStream),
-}
-
-impl AsFd for Stream {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Stream::Unix(stream) => stream.as_fd(),
-            Stream::Tcp(stream) => stream.as_fd(),
-        }
-    }
+    Serial(Box<SerialStream>),
 }
 
 impl Stream {
@@ -96,35 +99,58 @@ impl Stream {
                 }
                 Err(last)
             }
+            Address::Serial(port) => {
+                Ok(Stream::Serial(Box::new(SerialStream::connect(port, timeout)?)))
+            }
         }
     }
-    /// Sends what the kernel takes at once; `WouldBlock` if that is nothing.
-    pub(super) fn try_send(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+    /// The socket, or the line.
+    fn socket(&mut self) -> Result<BorrowedFd<'_>, &mut SerialStream> {
+        match self {
+            Stream::Unix(stream) => Ok(UnixStream::as_fd(stream)),
+            Stream::Tcp(stream) => Ok(TcpStream::as_fd(stream)),
+            Stream::Serial(stream) => Err(stream),
+        }
+    }
+    /// Sends what the kernel, or the link, takes at once; `WouldBlock` if that is nothing.
+    pub(super) fn try_send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        let socket = match self.socket() {
+            Ok(socket) => socket,
+            Err(line) => return line.try_send(parts),
+        };
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         loop {
-            match sendmsg(self, parts, &mut SendAncillaryBuffer::default(), flags) {
+            match sendmsg(socket, parts, &mut SendAncillaryBuffer::default(), flags) {
                 Err(rustix::io::Errno::INTR) => {}
                 result => return Ok(result?),
             }
         }
     }
     /// Receives; waits if `wait`, as long as the receive timeout says.
-    pub(super) fn recv(&self, buffer: &mut [u8], wait: bool) -> io::Result<usize> {
+    pub(super) fn recv(&mut self, buffer: &mut [u8], wait: bool) -> io::Result<usize> {
+        let socket = match self.socket() {
+            Ok(socket) => socket,
+            Err(line) => return line.recv(buffer, wait),
+        };
         let flags = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
         loop {
-            match recv(self, &mut *buffer, flags) {
+            match recv(socket, &mut *buffer, flags) {
                 Err(rustix::io::Errno::INTR) => {}
                 result => return Ok(result?.0),
             }
         }
     }
     /// Waits until it can be read or written; false if the time ran out.
-    pub(super) fn wait_either(&self, timeout: Option<Duration>) -> io::Result<bool> {
+    pub(super) fn wait_either(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
+        let socket = match self.socket() {
+            Ok(socket) => socket,
+            Err(line) => return line.wait_either(timeout),
+        };
         let timeout = timeout.map(|t| rustix::time::Timespec {
             tv_sec: t.as_secs().min(i64::MAX as u64) as i64,
             tv_nsec: t.subsec_nanos() as _,
         });
-        let mut fds = [PollFd::new(self, PollFlags::IN | PollFlags::OUT)];
+        let mut fds = [PollFd::new(&socket, PollFlags::IN | PollFlags::OUT)];
         loop {
             match poll(&mut fds, timeout.as_ref()) {
                 Err(rustix::io::Errno::INTR) => {}
@@ -132,8 +158,14 @@ impl Stream {
             }
         }
     }
-    pub(super) fn set_recv_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        Ok(set_socket_timeout(self, Timeout::Recv, timeout)?)
+    pub(super) fn set_recv_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        match self.socket() {
+            Ok(socket) => Ok(set_socket_timeout(socket, Timeout::Recv, timeout)?),
+            Err(line) => {
+                line.set_recv_timeout(timeout);
+                Ok(())
+            }
+        }
     }
 }
 

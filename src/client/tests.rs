@@ -171,7 +171,11 @@ fn addresses_are_read() {
     for bad in ["", "unix:", "tcp:80", "tcp::80", "tcp:host:port", "/run/x"] {
         assert!(bad.parse::<Address>().is_err(), "{bad}");
     }
-    assert_eq!("tcp:a:1".parse::<Address>().unwrap().to_string(), "tcp:a:1");
+    for text in ["tcp:a:1", "serial:/dev/ttyS1:921600", "serial:/dev/by-id/a:b:9600:rtscts"] {
+        assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+    }
+    let slow = "serial:/dev/ttyS1:12".parse::<Address>().unwrap_err().to_string();
+    assert!(slow.contains("at least 300 baud"), "{slow}");
 }
 
 /// A clock of 32 bits that stands where it is put.

@@ -72,7 +72,7 @@ pub enum ClientError {
 impl std::fmt::Display for ClientError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            ClientError::Io(error) => write!(f, "the socket failed: {error}"),
+            ClientError::Io(error) => write!(f, "the connection failed: {error}"),
             ClientError::TimedOut { after } => write!(f, "no answer within {after:?}"),
             ClientError::Closed => f.write_str("the server closed the connection"),
             ClientError::Server(error) => write!(f, "{error}"),

@@ -88,3 +88,6 @@ pub fn hold_open(master: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     // SAFETY: the call made the descriptor, and nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
+
+#[cfg(test)]
+mod tests;

@@ -52,7 +52,7 @@
 //! # Trust
 //! A Unix socket is protected by its mode (0600 by default), and by a list of user ids if given.
 //! TCP listens on loopback, or elsewhere with `allow_remote` and a pre-shared key; a key given is
-//! asked for on loopback too.
+//! asked for on loopback too. A serial line is trusted: no key is asked for on it.
 
 mod arrivals;
 mod conn;
@@ -70,12 +70,12 @@ mod table;
 mod tests;
 mod timers;
 
+pub use crate::wire::link::SerialOptions;
 pub use arrivals::{Arrivals, Arrived};
 pub(crate) use conn::{failure_code, refusal_code};
 pub use desk::{ReloadHandler, StatsDesk};
 pub use fault::{FaultPlan, Faulty};
 pub use loopback::{Loopback, LoopbackStream};
-pub use serial::SerialOptions;
 
 use crate::limits::{
     CONNECTIONS_MAX, DESCRIPTORS_BESIDES_CONNECTIONS, HALF_FRAME_MS_MAX,

@@ -1,19 +1,17 @@
 //! A serial port: its terminal, and the link over it.
 
 use super::{BindError, TransportCounters, bump};
-use crate::limits::{LINK_BAUD_MIN, LINK_FRAME_BYTES_MAX, SERIAL_BUFFER_BYTES};
+use crate::limits::{LINK_FRAME_BYTES_MAX, SERIAL_BUFFER_BYTES};
 use crate::sys::sync::Arc;
 use crate::sys::terminal::open_serial;
 use crate::units::{Micros, Nanos};
-use crate::wire::link::{Counters, Endpoint, LinkEvent, LinkOptions, Role};
+use crate::wire::link::{Counters, Endpoint, LinkEvent, LinkOptions, Role, SerialOptions};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::ffi::CString;
 use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard};
 
 /// Bytes moved between terminal and link at a time.
@@ -24,46 +22,6 @@ const READS_PER_TURN: usize = 16;
 const REOPEN: (Nanos, Nanos) = (Nanos(100_000_000), Nanos(5_000_000_000));
 /// What the peer's and our drivers and adapters may add to the line's own time.
 const LATENCY: Micros = Micros(50_000);
-
-/// A serial port to serve.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SerialOptions {
-    /// The device.
-    pub path: PathBuf,
-    /// Its speed; 8 data bits, no parity, 1 stop bit.
-    pub baud: u32,
-    /// Whether RTS and CTS control the flow.
-    pub rts_cts: bool,
-}
-
-impl FromStr for SerialOptions {
-    type Err = String;
-
-    /// `DEVICE:BAUD`, or `DEVICE:BAUD:rtscts`.
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (rest, rts_cts) = match text.strip_suffix(":rtscts") {
-            Some(rest) => (rest, true),
-            None => (text, false),
-        };
-        let (path, baud) = rest.rsplit_once(':').unwrap_or(("", ""));
-        match baud.parse() {
-            Ok(baud) if baud >= LINK_BAUD_MIN && !path.is_empty() => {
-                Ok(SerialOptions { path: path.into(), baud, rts_cts })
-            }
-            _ => Err(format!(
-                "{text:?} is no serial port; write DEVICE:BAUD, such as /dev/ttyS1:921600, with at \
-                 least {LINK_BAUD_MIN} baud, and :rtscts after it for hardware flow control"
-            )),
-        }
-    }
-}
-
-impl std::fmt::Display for SerialOptions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}:{}", self.path.display(), self.baud)?;
-        if self.rts_cts { f.write_str(":rtscts") } else { Ok(()) }
-    }
-}
 
 /// What a turn of a port led to, for its connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -23,7 +23,8 @@ fn wrong_arguments_are_2() {
     run(&["serve", "--model", &mlp, "--cores", "1-"]).says(2, "write 0,2 or 1-3");
     run(&["serve", "--model", &mlp, "--idle", "nap"]).says(2, "write park, adaptive");
     run(&["serve", "--model", &mlp, "--cores", "0", "--unpinned", "1"]).says(2, "cannot be used");
-    run(&["infer", &mlp, "--connect", "mlp.sock"]).says(2, "write unix:PATH or tcp:HOST:PORT");
+    run(&["infer", &mlp, "--connect", "mlp.sock"])
+        .says(2, "write unix:PATH, tcp:HOST:PORT or serial:DEVICE:BAUD");
     run(&["infer", "mlp", "--connect", "unix:/nowhere"]).says(2, "give inputs");
     run(&["infer", &format!("{mlp}/model.onnx")]).says(2, "give inputs");
     run(&["infer", &mlp, "/nowhere/x.npy"]).says(2, "/nowhere/x.npy");

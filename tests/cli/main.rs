@@ -6,6 +6,7 @@ mod faults;
 mod lab;
 mod logs;
 mod reload;
+mod serial;
 mod serve;
 mod story;
 mod support;

@@ -220,7 +220,8 @@ fn parse_core_list(text: &str) -> Result<CoreList, String> {
 /// Where a server is.
 #[derive(Debug, Args)]
 pub struct ConnectArgs {
-    /// The server: unix:PATH or tcp:HOST:PORT.
+    /// The server: unix:PATH, tcp:HOST:PORT, or serial:DEVICE:BAUD, a line of this machine with a server at
+    /// its other end (:rtscts after the speed for hardware flow control; one connection, so not for load).
     #[arg(long, value_name = "ADDRESS")]
     pub connect: Option<Address>,
     /// File with the pre-shared key, where the server wants one.
@@ -307,7 +308,8 @@ pub struct InspectArgs {
 /// Arguments of `stats`.
 #[derive(Debug, Args)]
 pub struct StatsArgs {
-    /// The server: unix:PATH or tcp:HOST:PORT.
+    /// The server: unix:PATH, tcp:HOST:PORT, or serial:DEVICE:BAUD, a line of this machine with a server at
+    /// its other end (:rtscts after the speed for hardware flow control; one connection, so not for load).
     #[arg(long, value_name = "ADDRESS")]
     pub connect: Address,
     /// File with the pre-shared key, where the server wants one.

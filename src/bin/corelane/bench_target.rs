@@ -44,6 +44,9 @@ pub fn open(args: &BenchTargetArgs) -> Result<Opened, Exit> {
 
 /// Connects to a server.
 pub fn open_at(args: &BenchTargetArgs, address: &Address) -> Result<Opened, Exit> {
+    if let Address::Serial(_) = address {
+        return Err(Exit::new(Code::Usage, format_args!("{address}: {}", ConnectError::Line)));
+    }
     let key = args.server.psk_file.as_deref().map(link::read_key).transpose()?;
     let name = match &args.model {
         Some(name) => name.clone(),

@@ -40,6 +40,8 @@ pub enum ConnectError {
     },
     /// The server wants a key and none was given.
     KeyWanted,
+    /// A serial line, which carries one connection: a load generator needs one for the statistics besides.
+    Line,
     /// The conversation broke.
     Broken(String),
 }
@@ -55,6 +57,9 @@ impl fmt::Display for ConnectError {
             ConnectError::KeyWanted => {
                 f.write_str("the server wants a pre-shared key; give one (--psk-file)")
             }
+            ConnectError::Line => f.write_str(
+                "a serial line carries one connection, and measuring takes several; `infer --repeat` times requests over one",
+            ),
             ConnectError::Broken(text) => f.write_str(text),
         }
     }
@@ -194,6 +199,7 @@ impl Connection {
                 stream.set_nonblocking(true)?;
                 Link::Tcp(stream)
             }
+            Address::Serial(_) => return Err(ConnectError::Line),
         };
         Connection::greet(link, key)
     }

@@ -83,6 +83,8 @@ mod cobs;
 mod crc;
 mod endpoint;
 mod frame;
+#[cfg(feature = "std")]
+mod port;
 mod ring;
 mod types;
 
@@ -90,6 +92,8 @@ pub use cobs::{Damage, Decoder, encode, encoded_len_max};
 pub use crc::crc32c;
 pub use endpoint::Endpoint;
 pub use frame::{Header, Kind, LinkFrameError, OFFER_BYTES, Offer, parse};
+#[cfg(feature = "std")]
+pub use port::SerialOptions;
 pub use types::{BufferTooSmall, Counters, DownReason, LinkEvent, LinkOptions, Role};
 
 /// Version of the link that this crate speaks.
