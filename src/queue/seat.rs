@@ -87,11 +87,6 @@ impl Seat {
         self.allowed.store(allowed, Ordering::Relaxed);
     }
 
-    /// Says that workers take it no more: those that may come to wait for more requests.
-    pub fn forbid(&self) {
-        self.allowed.store(false, Ordering::Relaxed);
-    }
-
     /// Whether workers take it.
     pub fn is_allowed(&self) -> bool {
         self.allowed.load(Ordering::Relaxed)

@@ -269,7 +269,7 @@ impl Reloader {
         }
         if setup.batch.max_queue_delay != Micros(0) {
             // A worker that waits for more requests tends no connections: as at the start.
-            self.shared.waker.seat().forbid();
+            self.shared.waker.seat().allow(false);
         }
         self.shared.orders.look();
         self.shared.idle_set.wake_all(mask);
