@@ -249,6 +249,20 @@ fn unary_steps_work_in_place() {
 }
 
 #[test]
+fn what_works_in_place_is_not_cut_from_what_it_works_on() {
+    let Some(dir) = shared() else { return };
+    let bytes = std::fs::read(dir.join("transformer.onnx")).unwrap();
+    let engine = load_with(&request(&bytes, &[1, 8]), Isa::detect()).unwrap();
+    let plan = &engine.program.plans[1];
+    let in_place = |i: usize| plan.steps[i].sources.is_empty();
+    assert!((0..plan.steps.len()).any(in_place), "softmax works in place");
+    // Scores of all rows would pass through the cache between two segments.
+    for segment in plan.segments.iter().filter(|s| s.turns > 1) {
+        assert!(!in_place(segment.steps.start), "{:?}", plan.segments);
+    }
+}
+
+#[test]
 fn the_error_function_is_exact_enough_to_tell_functions_apart() {
     // Reference values to 15 digits.
     for (x, want) in [

@@ -25,6 +25,9 @@ const NEAR_BYTES: usize = 2 * 1024 * 1024;
 const NEAR_RATE: f64 = 20.0;
 /// Bytes a nanosecond from memory.
 const FAR_RATE: f64 = 6.0;
+/// What is felt of weights that stream in while there is enough to compute: they lie in the order in which
+/// they are read, so that most of them are fetched ahead.
+const STREAMED: f64 = 0.25;
 /// What a step costs however little it computes.
 const STEP_NS: f64 = 60.0;
 /// Multiply-accumulates a nanosecond, where nothing else is in the way.
@@ -76,6 +79,13 @@ fn idle_ns(macs: u64, rows: usize) -> f64 {
     macs as f64 / MACS_RATE * ((tiles - 1.0) / 4.0).min(0.6)
 }
 
+/// What is felt of a step's weights when they come from beyond the second-level cache, in one turn.
+fn weights_ns(step: &Cost, turns: usize) -> f64 {
+    let stream = step.weight_bytes as f64 / NEAR_RATE;
+    let compute = step.product.0 as f64 / turns as f64 / MACS_RATE;
+    (stream - compute).max(stream * STREAMED)
+}
+
 /// The cheapest cut of `steps` into segments for a batch of `rows`.
 pub fn cut(steps: &[Cost], rows: usize) -> Vec<Segment> {
     let divisors: Vec<usize> = (1..=rows).filter(|turns| rows.is_multiple_of(*turns)).collect();
@@ -85,6 +95,7 @@ pub fn cut(steps: &[Cost], rows: usize) -> Vec<Segment> {
     for first in 0..steps.len() {
         for &turns in &divisors {
             let (mut sum, mut weights, mut widest) = (best[first].0, 0usize, 0usize);
+            let mut felt = 0.0;
             for (at, step) in steps.iter().enumerate().skip(first) {
                 if turns > 1 && !step.divisible {
                     break;
@@ -107,9 +118,10 @@ pub fn cut(steps: &[Cost], rows: usize) -> Vec<Segment> {
                 sum += turns as f64 * STEP_NS + transfer_ns(inside, live);
                 sum += idle_ns(step.product.0, step.product.1 / turns);
                 weights += step.weight_bytes;
+                felt += weights_ns(step, turns);
                 widest = widest.max(live);
                 let again = if weights + widest > CACHED_BYTES { turns } else { 1 };
-                let total = sum + (weights * again) as f64 / NEAR_RATE;
+                let total = sum + felt * again as f64;
                 // Among equals the longer segment, which came first.
                 if total < best[at + 1].0 {
                     best[at + 1] = (total, first, turns);

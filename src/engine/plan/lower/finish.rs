@@ -35,7 +35,7 @@ impl Lowering<'_> {
         let lengths: Vec<Vec<usize>> =
             self.drafts.iter().map(|d| d.sources.iter().map(|s| s.len).collect()).collect();
         let slots = self.merge();
-        let segments = turns::cut(&self.costs(&shares), batch);
+        let segments = turns::cut(&self.costs(&shares, &slots), batch);
         // What runs in turns, on one turn's rows.
         for segment in segments.iter().filter(|s| s.turns > 1) {
             for i in segment.steps.clone() {
@@ -238,8 +238,8 @@ impl Lowering<'_> {
         uses
     }
 
-    /// What each step costs.
-    fn costs(&self, shares: &[Option<Vec<Share>>]) -> Vec<Cost> {
+    /// What each step costs; `slots` are the sources that steps lack since they work in place.
+    fn costs(&self, shares: &[Option<Vec<Share>>], slots: &[Option<usize>]) -> Vec<Cost> {
         let bytes = |words: usize| words * size_of::<f32>();
         let whole = [Segment { steps: 0..self.drafts.len(), turns: 1 }];
         let roots: Vec<usize> = (0..self.bufs.len()).map(|b| self.root(b)).collect();
@@ -260,9 +260,11 @@ impl Lowering<'_> {
                 .map(|p| bytes(p.len))
                 .sum();
             let rows = draft.kernel.product_rows();
+            // What a step works on in place it reads, too.
+            let in_place = slots[i].map(|_| &draft.dest);
             costs.push(Cost {
                 divisible: shares[i].is_some(),
-                sources: (draft.sources.iter().filter(computed))
+                sources: (draft.sources.iter().chain(in_place).filter(computed))
                     .map(|p| (maker[roots[p.buf]], bytes(p.len)))
                     .collect(),
                 dest_bytes: bytes(draft.dest.len),

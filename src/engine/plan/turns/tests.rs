@@ -61,6 +61,29 @@ fn a_change_of_turns_costs_what_lives_across_it() {
 }
 
 #[test]
+fn weights_that_stream_in_behind_products_do_not_cut_their_steps_apart() {
+    // Two products of a transformer and what lies between them: a row fits the cache, two do not, and the
+    // weights of two such layers do not either.
+    let layer = |first: usize| {
+        let product = |maker, source, dest| Cost {
+            live_bytes: 3 * MB / 2,
+            product: (33_554_432, 512),
+            ..step(maker, source, dest, MB / 4)
+        };
+        [
+            product(first.checked_sub(1), MB / 4, MB),
+            Cost { live_bytes: 2 * MB, ..step(Some(first), MB, MB, 0) },
+            product(Some(first + 1), MB, MB / 4),
+        ]
+    };
+    let steps: Vec<Cost> = [layer(0), layer(3)].into_iter().flatten().collect();
+    assert_eq!(cut(&steps, 8), vec![Segment { steps: 0..6, turns: 8 }]);
+    // With little to compute nothing hides them.
+    let stream = |macs| weights_ns(&Cost { product: (macs, 64), ..step(None, 1, 1, MB) }, 8);
+    assert!(stream(8_000) > 3.9 * stream(80_000_000), "{} {}", stream(8_000), stream(80_000_000));
+}
+
+#[test]
 fn few_rows_are_dear_to_a_product() {
     assert_eq!(idle_ns(4000, 0), 0.0);
     assert_eq!(idle_ns(4000, 12), 0.0);
