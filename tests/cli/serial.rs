@@ -77,15 +77,7 @@ fn a_server_is_asked_over_a_serial_line() {
     let mlp = model("mlp");
     let cable = Cable::new();
     let line = format!("serial:{}", cable.address(1));
-    let server = Server::start(&[
-        "--model",
-        &mlp,
-        "--serial",
-        &cable.address(0),
-        "--no-pin",
-        "--workers",
-        "1",
-    ]);
+    let server = serve(&mlp, &cable);
     let input = format!("{mlp}/golden/batch4/input_0.npy");
     let golden = format!("{mlp}/golden/batch4/output_0.npy");
     let ran = run(&["infer", "mlp", &input, "--connect", &line, "--json"]).ok();
@@ -119,15 +111,7 @@ fn lines_that_are_none_are_told() {
     // A server has it: it is nobody else's.
     let cable = Cable::new();
     let mlp = model("mlp");
-    let server = Server::start(&[
-        "--model",
-        &mlp,
-        "--serial",
-        &cable.address(0),
-        "--no-pin",
-        "--workers",
-        "1",
-    ]);
+    let server = serve(&mlp, &cable);
     infer(&format!("serial:{}", cable.address(0))).says(4, "another process has it open");
     server.stop().ok();
 }
