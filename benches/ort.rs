@@ -273,7 +273,13 @@ fn measure(path: &Path, arguments: &Arguments) -> Result<(), Error> {
         let sides = Sides::measure(
             repeats,
             || Ok(p50(timed(span, || payload.run(&mut *bare, PlanIndex(n)))?)),
-            || Ok(p50(timed(span, || Ok(drop(unbound.run(batch, &inputs)?)))?)),
+            || {
+                let copied = || {
+                    unbound.run(batch, &inputs)?;
+                    Ok(())
+                };
+                Ok(p50(timed(span, copied)?))
+            },
         )?;
         sides.print(&name, batch, "us with copies: bound (a), unbound (b)", 1e-3);
     }

@@ -444,7 +444,7 @@ impl Conv2d {
                         let x = direct::pad(p, x, scratch);
                         // SAFETY: pixels before this image's are within `y` and the residual, whose lengths
                         // were checked above.
-                        let dest = unsafe { dest.from_row(first * oh * ow) };
+                        let dest = unsafe { dest.rows_from(first * oh * ow) };
                         let pixels = images * oh * ow;
                         Direct { isa, p: &padded, pixels, x, channel: 0, b, zeros, dest }.run();
                     }

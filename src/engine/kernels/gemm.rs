@@ -50,7 +50,7 @@ impl Dest {
     /// The same from row `row` on.
     /// # Safety
     /// The row is one of the destination's, and of the residual's, if there is one.
-    pub(super) unsafe fn from_row(self, row: usize) -> Dest {
+    pub(super) unsafe fn rows_from(self, row: usize) -> Dest {
         // SAFETY: by the caller's promise both stay within what they point to.
         unsafe {
             let res = if self.res.is_null() { self.res } else { self.res.add(row * self.ldr) };
