@@ -23,7 +23,7 @@ pub mod tract;
 use crate::limits::{BATCH_ROWS_MAX, BATCH_SIZES_MAX};
 use crate::model::signature::{Signature, TensorSpec};
 pub use crate::sys::region::{Options as MemoryOptions, Wish};
-use crate::units::Nanos;
+use crate::units::{CoreId, Nanos};
 use std::fmt;
 
 /// Which implementation runs a model.
@@ -113,6 +113,12 @@ pub trait Instance: Send {
     fn infer(&mut self, plan: PlanIndex) -> Result<(), RunError>;
     /// Staging area of output `output` for `plan`, valid after [`infer`](Self::infer).
     fn output(&self, plan: PlanIndex, output: usize) -> &[u8];
+
+    /// Says that `core` is the one that it will run on. Until then that is any core that the thread which
+    /// made it may run on. The default takes the same kernels on all.
+    fn settle_on(&mut self, core: CoreId) {
+        let _ = core;
+    }
 
     /// Runs `plan` once or more on zeros, so that every later run finds its memory touched, its
     /// caches filled and its code loaded.

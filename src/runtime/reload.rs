@@ -243,7 +243,11 @@ impl Reloader {
             let failed = |reason: String| ReloadError::Instance { model: model.clone(), reason };
             let ready = caught(|| {
                 let engine = setup.engine.clone();
-                let instance = engine.instance().map_err(|e| e.to_string())?;
+                let mut instance = engine.instance().map_err(|e| e.to_string())?;
+                if let (Some(core), _) = self.shared.workers[worker] {
+                    // This thread runs on another, perhaps of another kind.
+                    instance.settle_on(core);
+                }
                 let mut version =
                     Version::new(engine, instance, setup.batch.clone(), setup.weight, bank);
                 let warm = version.warm_up(setup.model_warmup).map_err(|e| e.to_string())?;

@@ -8,7 +8,7 @@ use crate::engine::{EngineError, EngineErrorKind, Instance, PlanIndex, RunError}
 use crate::limits::{TENSORS_MAX, WORKERS_MAX};
 use crate::sys::pool::Pool;
 use crate::sys::{affinity, clock, cores};
-use crate::units::DType;
+use crate::units::{CoreId, DType};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ impl Program {
 /// staging areas as long as the largest needs.
 pub struct PlanInstance {
     program: Arc<Program>,
-    /// The program's, with the loops for the cores that the thread may run on that made the instance.
+    /// The program's, with the loops for the cores that the instance runs on.
     kernels: Kernels,
     arena: AlignedBuf,
     inputs: Vec<AlignedBuf>,
@@ -85,10 +85,8 @@ impl PlanInstance {
             false => None,
         };
         let arena = AlignedBuf::mapped(arena).map_err(|e| limit(format!("the arena: {e}")))?;
-        // A worker makes its instance once it is pinned.
         let allowed = affinity::allowed().unwrap_or_default();
-        let in_order = cores::in_order(Path::new("/"), &allowed);
-        let kernels = program.kernels.with_in_order(in_order);
+        let kernels = kernels_for(&program, &allowed);
         Ok(PlanInstance { arena, inputs, outputs, heap, program, kernels })
     }
 
@@ -112,7 +110,15 @@ impl PlanInstance {
     }
 }
 
+/// With the loops for these cores; a pinned worker that makes its instance may run on one only.
+fn kernels_for(program: &Program, on: &[CoreId]) -> Kernels {
+    program.kernels.with_in_order(cores::in_order(Path::new("/"), on))
+}
+
 impl Instance for PlanInstance {
+    fn settle_on(&mut self, core: CoreId) {
+        self.kernels = kernels_for(&self.program, &[core]);
+    }
     fn input_mut(&mut self, plan: PlanIndex, input: usize) -> &mut [u8] {
         let bytes = self.program.row_bytes.0[input] * self.program.plans[plan.0].batch;
         &mut cast::bytes_mut(&mut self.inputs[input])[..bytes]

@@ -3,9 +3,10 @@ use crate::engine::fake::{FakeCompute, FakeEngine, FakeFault};
 use crate::engine::{Description, Engine, EngineError, EngineKind, Instance, PlanIndex, RunError};
 use crate::model::signature::{Signature, TensorSpec};
 use crate::runtime::{InferError, ModelHandle, ModelSetup};
-use crate::units::{DType, Micros, Priority, Rows};
-use std::sync::Barrier;
+use crate::sys::affinity;
+use crate::units::{CoreId, DType, Micros, Priority, Rows};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Barrier, Mutex};
 
 const PANIC_ROW: u8 = 0xDD;
 
@@ -18,6 +19,8 @@ struct Marked {
     fault: Fault,
     /// Instances of all versions that are alive.
     alive: Arc<AtomicU64>,
+    /// The cores that instances were told to run on.
+    settled: Arc<Mutex<Vec<CoreId>>>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -34,6 +37,7 @@ struct MarkedInstance {
     out: Vec<u8>,
     fault: Fault,
     alive: Arc<AtomicU64>,
+    settled: Arc<Mutex<Vec<CoreId>>>,
 }
 
 impl Drop for MarkedInstance {
@@ -56,7 +60,14 @@ impl Marked {
         let inner = FakeEngine::new(signature(ROW_BYTES), sizes, compute)
             .unwrap()
             .with_fault(FakeFault { error_marker: None, panic_marker: Some(PANIC_ROW) });
-        Marked { inner, mark, gate: None, fault: Fault::None, alive: Arc::default() }
+        Marked {
+            inner,
+            mark,
+            gate: None,
+            fault: Fault::None,
+            alive: Arc::default(),
+            settled: Arc::default(),
+        }
     }
 
     fn setup(self) -> ModelSetup {
@@ -98,11 +109,15 @@ impl Engine for Marked {
             out: vec![self.mark; largest * ROW_BYTES],
             fault: self.fault,
             alive: self.alive.clone(),
+            settled: self.settled.clone(),
         }))
     }
 }
 
 impl Instance for MarkedInstance {
+    fn settle_on(&mut self, core: CoreId) {
+        self.settled.lock().unwrap().push(core);
+    }
     fn input_mut(&mut self, plan: PlanIndex, input: usize) -> &mut [u8] {
         self.inner.input_mut(plan, input)
     }
@@ -287,6 +302,23 @@ fn a_version_that_can_not_run_is_not_served() {
     }
     rt.replace(next(8)).unwrap();
     assert_eq!(ask(&model, 1, 1).unwrap(), 8);
+}
+
+#[test]
+fn instances_are_made_for_their_workers_cores() {
+    let cores = affinity::allowed().unwrap();
+    let builder = Runtime::builder().cores(cores.iter().copied());
+    let rt = builder.model(next(7)).build().unwrap();
+    let other = Marked::new(8, &[1, 2, 4], Duration::ZERO);
+    let settled = other.settled.clone();
+    rt.replace(other.setup()).unwrap();
+    assert_eq!(*settled.lock().unwrap(), cores);
+    // A worker that may run anywhere says nothing of its core.
+    let rt = runtime(next(7));
+    let other = Marked::new(8, &[1, 2, 4], Duration::ZERO);
+    let settled = other.settled.clone();
+    rt.replace(other.setup()).unwrap();
+    assert_eq!(*settled.lock().unwrap(), []);
 }
 
 #[test]
