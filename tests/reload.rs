@@ -6,9 +6,11 @@
 mod onnx;
 
 use corelane::client::{Address, Client, Options};
+use corelane::config::ModelEntry;
 use corelane::engine::kernels::Isa;
+use corelane::model::Manifest;
 use corelane::model::npy::{self, Array};
-use corelane::runtime::{ReloadError, Runtime};
+use corelane::runtime::{ModelSource, ReloadError, Runtime};
 use corelane::sys::alloc::{CountingAllocator, hot_calls};
 use corelane::sys::{memory, region};
 use corelane::transport::{ServerOptions, UnixOptions};
@@ -262,6 +264,48 @@ fn what_does_not_pass_the_checks_is_refused_by_its_reason() {
     assert_eq!((third.version, serves()), (3, 3.0));
     let all = runtime.reloader().reload_all();
     assert!(matches!(&all[..], [(name, Ok(done))] if name == "sum" && !done.changed));
+}
+
+/// Without its manifest the directory still holds a model, by the defaults: another one.
+#[test]
+fn a_directory_that_has_lost_its_manifest_is_refused() {
+    let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
+    let dir = Dir::new();
+    dir.version(1.0);
+    dir.manifest("");
+    let runtime = Runtime::builder().unpinned(1).model_dir(dir.model()).build().unwrap();
+    std::fs::remove_file(dir.model().join(Manifest::FILE)).unwrap();
+    dir.version(2.0);
+    let error = runtime.reload("sum").unwrap_err();
+    assert_eq!(error.reason(), "load");
+    assert!(error.to_string().contains("manifest.toml"), "{error}");
+    dir.manifest("");
+    assert_eq!(runtime.reload("sum").unwrap().version, 2);
+}
+
+#[test]
+fn a_compiled_cache_keeps_one_file_of_a_model() {
+    let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
+    let dir = Dir::new();
+    let cache = dir.0.join("cache");
+    std::fs::create_dir(&cache).unwrap();
+    // Another model's, whose name begins alike, and what is no cache.
+    let others = ["sum-more-0123456789ab.plan", "sum-notes.plan", "sum-0123456789ab.txt"];
+    others.iter().for_each(|name| std::fs::write(cache.join(name), "").unwrap());
+    dir.version(1.0);
+    dir.manifest("");
+    let source = ModelSource::of(ModelEntry::new(dir.model()), Some(cache.clone()));
+    let setup = source.load().unwrap();
+    let runtime = Runtime::builder().unpinned(1).model(setup).build().unwrap();
+    for mark in 2..5u8 {
+        dir.version(mark.into());
+        assert_eq!(runtime.reload("sum").unwrap().version, u64::from(mark));
+        let entries = std::fs::read_dir(&cache).unwrap();
+        let names: Vec<_> =
+            entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        assert_eq!(names.len(), others.len() + 1, "{names:?}");
+        assert!(others.iter().all(|other| names.iter().any(|n| n == other)), "{names:?}");
+    }
 }
 
 /// A step that runs through tract has a private heap in each instance, of which there is a bounded number:

@@ -78,6 +78,10 @@ struct Verdict {
     sample: Vec<Vec<u8>>,
 }
 
+/// A file's name ends so, after the first digits of its model file's hash.
+const SUFFIX: &str = ".plan";
+const SHA256_DIGITS: usize = 12;
+
 /// One model's place in a cache directory.
 pub struct Cache {
     path: PathBuf,
@@ -96,7 +100,7 @@ impl Cache {
     /// The place of the model of `manifest`, whose file has the hash `sha256`. None if it has no cache.
     pub fn of(manifest: &Manifest, sha256: &str) -> Option<Cache> {
         let dir = manifest.cache_dir.as_ref()?;
-        let path = dir.join(format!("{}-{}.plan", manifest.name, sha256.get(..12)?));
+        let path = dir.join(format!("{}-{}{SUFFIX}", manifest.name, sha256.get(..SHA256_DIGITS)?));
         Some(Cache { path, facts: facts(manifest, sha256) })
     }
 
@@ -179,7 +183,25 @@ impl Cache {
         written.map_err(|e| {
             let _ = std::fs::remove_file(&beside);
             io(e)
-        })
+        })?;
+        self.remove_former();
+        Ok(())
+    }
+
+    /// Removes what was kept for other files of this model, which each update would leave behind. Who has
+    /// one mapped keeps it; one that stays costs room only.
+    fn remove_former(&self) {
+        let parts = |path: &Path| {
+            let stem = path.file_name()?.to_str()?.strip_suffix(SUFFIX)?;
+            let (name, sha256) = stem.rsplit_once('-')?;
+            let is_hash =
+                sha256.len() == SHA256_DIGITS && sha256.bytes().all(|b| b.is_ascii_hexdigit());
+            is_hash.then(|| name.to_owned())
+        };
+        let (Some(dir), mine) = (self.path.parent(), parts(&self.path)) else { return };
+        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        let others = entries.map(|e| e.path()).filter(|p| *p != self.path && parts(p) == mine);
+        others.for_each(|path| drop(std::fs::remove_file(path)));
     }
 }
 

@@ -145,6 +145,9 @@ pub struct Manifest {
 }
 
 impl Manifest {
+    /// Its file in a model's directory.
+    pub const FILE: &str = "manifest.toml";
+
     /// Reads the manifest of `path`: a model directory, a manifest (`.toml`), or an ONNX file, for
     /// which it is derived.
     ///
@@ -154,7 +157,7 @@ impl Manifest {
         let io = |source| ModelError::Io { path: path.into(), what: "the model", source };
         let is_toml = |p: &Path| p.extension().is_some_and(|e| e == "toml");
         if std::fs::metadata(path).map_err(io)?.is_dir() {
-            let manifest = path.join("manifest.toml");
+            let manifest = path.join(Self::FILE);
             if manifest.is_file() {
                 return Self::read_toml(&manifest);
             }

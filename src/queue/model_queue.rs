@@ -11,7 +11,7 @@ use super::slot::{Lease, SlotPool, Ticket, Work};
 use crate::limits::{PRIORITY_LEVELS_MAX, TIMEOUT_US_MAX};
 use crate::model::signature::{Layouts, Signature};
 use crate::sys::clock;
-use crate::sys::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sys::sync::{Arc, AtomicU32, AtomicU64, Ordering};
 use crate::units::{Micros, ModelId, Nanos, Priority, Rows};
 use std::fmt;
 
@@ -89,9 +89,14 @@ pub struct ModelQueue {
     entry: Entry,
     /// One for each worker, by its number, and the last for the clients.
     exits: Box<[Exit]>,
-    closed: AtomicBool,
+    /// Where it is on its way to the end.
+    phase: AtomicU32,
     pub(crate) counters: QueueCounters,
 }
+
+const OPEN: u32 = 0;
+const HURRIES: u32 = 1;
+const CLOSED: u32 = 2;
 
 /// What every submission writes, on lines of its own: workers look here only for statistics, so the
 /// lines stay with the clients.
@@ -186,7 +191,7 @@ impl ModelQueue {
             bank: AtomicU32::new(0),
             entry: Entry::default(),
             exits: (0..=workers_end.max(1)).map(|_| Exit::default()).collect(),
-            closed: AtomicBool::new(false),
+            phase: AtomicU32::new(OPEN),
             counters: QueueCounters::default(),
         };
         SharedQueue::new(queue)
@@ -291,16 +296,31 @@ impl ModelQueue {
         self.entry.entered.load(Ordering::SeqCst).saturating_sub(finished) as u32
     }
 
-    /// Accepts nothing more; what is accepted still runs.
+    /// Lets no request wait for company any more: the end is near, and who asks is told elsewhere.
+    pub fn hurry(&self) {
+        self.end_by(HURRIES);
+    }
+
+    /// Accepts nothing more; what is accepted still runs, and waits for no company.
     pub fn close(&self) {
-        self.closed.store(true, Ordering::SeqCst);
+        self.end_by(CLOSED);
+    }
+
+    fn end_by(&self, phase: u32) {
+        self.phase.fetch_max(phase, Ordering::SeqCst);
         self.idle.wake_all(self.spec.workers);
+    }
+
+    /// Whether no request waits for company any more.
+    #[inline]
+    pub fn hurries(&self) -> bool {
+        self.phase.load(Ordering::SeqCst) >= HURRIES
     }
 
     /// Whether it accepts nothing more.
     #[inline]
     pub fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::SeqCst)
+        self.phase.load(Ordering::SeqCst) == CLOSED
     }
 
     fn refuse(&self, refusal: Refusal) -> Refusal {
@@ -371,7 +391,7 @@ impl ModelQueue {
             }
         }
         // Admission: count first, so that the bound holds among racing clients. SeqCst: a drain closes
-        // first and then looks at `entered`; this counts first and then looks at `closed`. Either this
+        // first and then looks at `entered`; this counts first and then looks at `phase`. Either this
         // sees the close or the drain sees this request.
         let entered = queue.entry.entered.fetch_add(1, Ordering::SeqCst);
         let give_back = || queue.entry.entered.fetch_sub(1, Ordering::Relaxed);

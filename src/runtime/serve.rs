@@ -157,6 +157,9 @@ impl Runtime {
         let patience = Nanos(patience.as_nanos().min(u64::MAX as u128) as u64);
         let end = clock::now().after(patience);
         server.drain();
+        for model in &self.shared.models {
+            model.queue.hurry();
+        }
         while !server.is_finished() && clock::now() < end {
             std::thread::sleep(Duration::from_micros(500));
         }

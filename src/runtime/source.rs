@@ -13,20 +13,33 @@ pub struct ModelSource {
     pub entry: ModelEntry,
     /// Directory of compiled caches.
     pub cache_dir: Option<PathBuf>,
+    /// The manifest file that it was loaded by: without it, another load would be by the defaults.
+    described_by: Option<PathBuf>,
 }
 
 impl ModelSource {
     /// The model in `path`, a directory with a manifest, a manifest, or a bare `.onnx` file, as its manifest
     /// says.
     pub fn new(path: impl Into<PathBuf>) -> ModelSource {
-        ModelSource { entry: ModelEntry::new(path), cache_dir: None }
+        Self::of(ModelEntry::new(path), None)
+    }
+
+    /// The model of an entry of the configuration, with this directory of compiled caches.
+    pub fn of(entry: ModelEntry, cache_dir: Option<PathBuf>) -> ModelSource {
+        ModelSource { entry, cache_dir, described_by: None }
     }
 
     /// What the manifest says now, with the differences in it.
     ///
     /// # Errors
-    /// Those of [`Manifest::read`] and [`ModelEntry::apply`].
+    /// Those of [`Manifest::read`] and [`ModelEntry::apply`]; `Io`, where the model was loaded by a manifest
+    /// that is gone.
     pub fn manifest(&self) -> Result<Manifest, ModelError> {
+        if let Some(path) = &self.described_by {
+            let what = "the manifest";
+            let io = |source| ModelError::Io { path: path.clone(), what, source };
+            std::fs::metadata(path).map_err(io)?;
+        }
         let mut manifest = Manifest::read(&self.entry.path)?;
         self.entry.apply(&mut manifest)?;
         manifest.cache_dir.clone_from(&self.cache_dir);
@@ -56,7 +69,9 @@ impl ModelSource {
         let hash = version_hash(&manifest, loaded.sha256.as_deref());
         loaded.manifest.max_queue_size = loaded.manifest.max_queue_size.or(max_queue_size);
         let mut setup = ModelSetup::from(loaded);
-        setup.source = Some(self.clone());
+        let file = self.entry.path.join(Manifest::FILE);
+        let described_by = file.is_file().then_some(file);
+        setup.source = Some(ModelSource { described_by, ..self.clone() });
         setup.version_hash = Some(hash);
         Ok(setup)
     }

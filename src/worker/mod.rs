@@ -129,7 +129,8 @@ impl Live {
         match self.waits_since {
             // The ring itself: its head is the line that a client writes first.
             None => self.queue.has_work_ahead(),
-            Some(version) => self.queue.version() != version,
+            // The policy waits for nobody where a queue hurries, so it did not yet.
+            Some(version) => self.queue.version() != version || self.queue.hurries(),
         }
     }
 }
@@ -349,7 +350,7 @@ impl Worker {
             oldest_at: view.oldest_at,
             earliest_deadline: view.earliest_deadline,
         };
-        let decision = batch::decide(settings, waiting, &costs, queue.is_closed(), now);
+        let decision = batch::decide(settings, waiting, &costs, queue.hurries(), now);
         if matches!(decision, Decision::Wait { .. }) {
             live.waits_since = version;
         }

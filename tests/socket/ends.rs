@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use corelane::client::{Client, ClientError, Infer, Model, Options};
-use corelane::units::{Micros, Priority, RequestId, Rows};
+use corelane::units::{CloseReason, Micros, Priority, RequestId, Rows};
 use corelane::wire::{ErrorCode, Request};
 use std::time::Duration;
 
@@ -150,6 +150,22 @@ fn a_drain_loses_no_accepted_request() {
     let report = fixture.runtime.drain(PATIENCE);
     assert!(report.clean);
     assert_eq!(corelane::sys::alloc::hot_calls(), 0);
+}
+
+#[test]
+fn a_drain_waits_for_no_company() {
+    let mut patient = model("m", 8, &[1, 4], Duration::ZERO);
+    // Longer than anybody waits for a test.
+    patient.batch.max_queue_delay = Micros(3_600_000_000);
+    let mut fixture = serve(vec![patient]);
+    let mut client = fixture.client();
+    let m = client.open("m").unwrap();
+    let ticket = client.submit(&m, Rows(1), &[7; 8]).unwrap();
+    fixture.until("it waits", |f| f.runtime.shared().models[0].queue.outstanding() == 1);
+    let server = fixture.server.take().unwrap();
+    assert!(fixture.runtime.drain_with(server, PATIENCE).clean);
+    let answer = client.wait(ticket).unwrap();
+    assert_eq!((answer.payload, answer.receipt.close_reason), (vec![7; 8], CloseReason::Drain));
 }
 
 #[test]

@@ -10,6 +10,7 @@ use crate::{link, models, stats};
 use corelane::client::Address;
 use corelane::config::ModelEntry;
 use corelane::limits::MODEL_FILE_BYTES_MAX;
+use corelane::model::Manifest;
 use corelane::model::npy::Array;
 use corelane::runtime::Runtime;
 use corelane::sys::{clock, files};
@@ -154,7 +155,7 @@ fn find_root(asked: Option<&Path>) -> Result<PathBuf, Exit> {
         Some(dir) => vec![dir],
         None => vec![Path::new("."), built_in],
     };
-    let has = |dir: &&&Path| dir.join("models").join(MODELS[0]).join("manifest.toml").is_file();
+    let has = |dir: &&&Path| dir.join("models").join(MODELS[0]).join(Manifest::FILE).is_file();
     match candidates.iter().find(has) {
         Some(dir) => Ok(dir.to_path_buf()),
         None => {

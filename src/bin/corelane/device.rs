@@ -9,6 +9,7 @@ use corelane::board::{Machine, check, identify, resolve};
 use corelane::config::ModelEntry;
 use corelane::lab::device::{self, Card, CardModel};
 use corelane::lab::{run::Percentiles, synthetic};
+use corelane::model::Manifest;
 use corelane::sys::{affinity, clock};
 use corelane::units::{CoreId, Nanos};
 use std::path::{Path, PathBuf};
@@ -123,7 +124,7 @@ fn paths(args: &BenchDeviceArgs) -> Result<Vec<PathBuf>, Exit> {
         .flatten()
         .flatten()
         .map(|entry| entry.path())
-        .filter(|dir| dir.join("manifest.toml").is_file())
+        .filter(|dir| dir.join(Manifest::FILE).is_file())
         .collect();
     if found.is_empty() {
         let text = format!("no models: {MODELS}/ has none here; name their directories");

@@ -92,7 +92,7 @@ fn given_labels(args: &InferArgs) -> Result<Option<Vec<String>>, Exit> {
         Exit::new(Code::Usage, format_args!("the labels {}: {e}", path.display()))
     };
     let labels: Vec<String> = if path.is_dir() {
-        Manifest::read(&path.join("manifest.toml")).map_err(|e| wrong(&e))?.labels
+        Manifest::read(&path.join(Manifest::FILE)).map_err(|e| wrong(&e))?.labels
     } else {
         let text = files::read_any_text(path, TEXT_FILE_BYTES_MAX).map_err(|e| wrong(&e))?;
         labels_of(&text)

@@ -55,7 +55,7 @@ pub fn load(entry: &ModelEntry, cache: Option<&Path>) -> Result<ModelSetup, Exit
         manifest.cache_dir = cache_dir;
         LoadedModel::load(manifest).map_err(config)?.into()
     } else {
-        ModelSource { entry: entry.clone(), cache_dir }.load().map_err(config)?
+        ModelSource::of(entry.clone(), cache_dir).load().map_err(config)?
     };
     let batching = setup.inspection.as_ref().map(|i| &i.batching);
     if let Some(reason) = batching.and_then(|b| b.reason.as_ref()) {
