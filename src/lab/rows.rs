@@ -6,8 +6,9 @@
 //! does not count, so that caches hold what this side leaves in them.
 
 use super::sample::percentile;
+use crate::engine::fake::Staging;
 use crate::engine::{Engine, Instance, PlanIndex, RunError};
-use crate::limits::{BUFFER_ALIGN_BYTES, TENSORS_MAX};
+use crate::limits::TENSORS_MAX;
 use crate::model::signature::TensorSpec;
 use crate::sys::{alloc, clock};
 use crate::units::Nanos;
@@ -97,41 +98,18 @@ pub struct StepCost {
     pub ratio: Ratio,
 }
 
-/// A tensor's bytes, aligned as those of requests are.
-struct Tensor {
-    bytes: Vec<u8>,
-    from: usize,
-    len: usize,
-}
-
-impl Tensor {
-    fn zeroed(len: usize) -> Tensor {
-        let bytes = vec![0; len + BUFFER_ALIGN_BYTES];
-        let from = bytes.as_ptr().align_offset(BUFFER_ALIGN_BYTES).min(BUFFER_ALIGN_BYTES);
-        Tensor { bytes, from, len }
-    }
-
-    fn get(&self) -> &[u8] {
-        &self.bytes[self.from..][..self.len]
-    }
-
-    fn get_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.from..][..self.len]
-    }
-}
-
 /// One request's buffers.
 struct Request {
     plan: PlanIndex,
-    inputs: Vec<Tensor>,
-    outputs: Vec<Tensor>,
+    inputs: Vec<Staging>,
+    outputs: Vec<Staging>,
 }
 
 impl Request {
     fn new(engine: &dyn Engine, plan: PlanIndex) -> Request {
         let rows = engine.batch_sizes()[plan.0];
         let zeroed = |specs: &[TensorSpec]| {
-            specs.iter().map(|spec| Tensor::zeroed(rows * spec.row_bytes())).collect()
+            specs.iter().map(|spec| Staging::new(rows * spec.row_bytes())).collect()
         };
         let signature = engine.signature();
         Request { plan, inputs: zeroed(&signature.inputs), outputs: zeroed(&signature.outputs) }

@@ -32,9 +32,9 @@ pub fn run(command: &BenchCommand) -> Outcome {
     }
 }
 
-/// Times of one engine at one batch size.
+/// What was measured, and where.
 #[derive(Serialize)]
-struct EngineReport {
+struct Subject {
     /// Layout version.
     schema: u32,
     model: String,
@@ -47,6 +47,32 @@ struct EngineReport {
     backend: Option<BackendReport>,
     /// The core that the one thread was pinned to.
     core: u16,
+}
+
+impl Subject {
+    fn new(
+        manifest: &Manifest,
+        engine: &dyn engine::Engine,
+        batch: usize,
+        core: CoreId,
+    ) -> Subject {
+        Subject {
+            schema: 1,
+            model: manifest.name.clone(),
+            engine: engine.kind().name(),
+            batch,
+            isa: engine.describe().isa,
+            backend: engine.backend().cloned(),
+            core: core.0,
+        }
+    }
+}
+
+/// Times of one engine at one batch size.
+#[derive(Serialize)]
+struct EngineReport {
+    #[serde(flatten)]
+    subject: Subject,
     iterations: usize,
     /// Whole runs, inputs and outputs in place, in the order in which they ran.
     run_ns: Vec<u64>,
@@ -64,18 +90,8 @@ struct EngineReport {
 /// With `--per-row`: a batch beside its rows one by one.
 #[derive(Serialize)]
 struct PerRowReport {
-    /// Layout version.
-    schema: u32,
-    model: String,
-    engine: &'static str,
-    batch: usize,
-    /// Instruction set of the kernels, where the engine chooses one.
-    isa: Option<String>,
-    /// Where it computed, for an engine that can compute in several places.
     #[serde(flatten)]
-    backend: Option<BackendReport>,
-    /// The core that the one thread was pinned to.
-    core: u16,
+    subject: Subject,
     /// How often both sides were timed.
     pairs: usize,
     /// Whether the last runs of both sides had the same bits.
@@ -177,20 +193,13 @@ fn engine(args: &BenchEngineArgs) -> Outcome {
     if args.per_row {
         return per_row(args, &manifest, &*engine, &mut *instance, core);
     }
-    let isa = engine.describe().isa;
     let mut golden = true;
     let mut reports = vec![];
     for (plan, &batch) in batches.iter().enumerate() {
         golden &= fill(&mut *instance, &*engine, &manifest, PlanIndex(plan), batch);
         instance.warm_up(PlanIndex(plan)).map_err(failed)?;
         reports.push(EngineReport {
-            schema: 1,
-            model: manifest.name.clone(),
-            engine: kind.name(),
-            batch,
-            isa: isa.clone(),
-            backend: engine.backend().cloned(),
-            core: core.0,
+            subject: Subject::new(&manifest, &*engine, batch, core),
             iterations,
             run_ns: Vec::with_capacity(iterations),
             min_ns: 0,
@@ -229,7 +238,7 @@ fn engine(args: &BenchEngineArgs) -> Outcome {
             report.steps = profile(&*engine, &mut *instance, PlanIndex(plan), iterations)?;
         }
     }
-    let alone = (reports.first().filter(|r| r.batch == 1)).map(|r| r.p50_ns as f64);
+    let alone = (reports.first().filter(|r| r.subject.batch == 1)).map(|r| r.p50_ns as f64);
     for report in &reports {
         if args.json {
             print_json(report)?;
@@ -238,18 +247,18 @@ fn engine(args: &BenchEngineArgs) -> Outcome {
         outln!(
             "{} on engine {}{}, batch {}, {iterations} runs on core {core} of {}: min {}, p50 {}, \
              p99 {}; {} allocator calls{}",
-            report.model,
-            report.engine,
-            report.isa.as_ref().map_or(String::new(), |isa| format!(" ({isa})")),
-            report.batch,
+            report.subject.model,
+            report.subject.engine,
+            report.subject.isa.as_ref().map_or(String::new(), |isa| format!(" ({isa})")),
+            report.subject.batch,
             if golden { "the first golden row" } else { "zeros" },
             tensors::span(report.min_ns),
             tensors::span(report.p50_ns),
             tensors::span(report.p99_ns),
             report.allocator_calls,
             match alone {
-                Some(alone) if report.batch > 1 => {
-                    let row = report.p50_ns as f64 / report.batch as f64;
+                Some(alone) if report.subject.batch > 1 => {
+                    let row = report.p50_ns as f64 / report.subject.batch as f64;
                     format!("; a row takes {:.3} of its time alone", row / alone)
                 }
                 _ => String::new(),
@@ -303,13 +312,7 @@ fn per_row(
             false => vec![],
         };
         let report = PerRowReport {
-            schema: 1,
-            model: manifest.name.clone(),
-            engine: engine.kind().name(),
-            batch,
-            isa: engine.describe().isa,
-            backend: engine.backend().cloned(),
-            core: core.0,
+            subject: Subject::new(manifest, engine, batch, core),
             pairs,
             same_answers,
             cost,
@@ -324,8 +327,8 @@ fn per_row(
             "{} on engine {}, batch {batch} beside its rows alone, {pairs} pairs of {} runs on core {core} of \
              {}: a row takes {:.3} of its time alone (95 %: {:.3} to {:.3}; quartiles {:.3} and {:.3}; of \
              minima {:.3}); alone p50 {}, in the batch {}; {} allocator calls; answers {}",
-            report.model,
-            report.engine,
+            report.subject.model,
+            report.subject.engine,
             report.cost.repeats,
             if golden { "golden rows" } else { "zeros" },
             ratio.median,
