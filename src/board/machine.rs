@@ -2,6 +2,7 @@
 
 use crate::limits::{CORES_MAX, SYSTEM_FILE_BYTES_MAX};
 use crate::sys::affinity::{core_list, parse_core_list};
+use crate::sys::cores;
 use crate::units::CoreId;
 use std::fmt;
 use std::io::Read;
@@ -213,11 +214,8 @@ fn cpu(tree: &Tree<'_>, cpuinfo: &str, core: CoreId) -> Cpu {
         .split("\n\n")
         .find(|block| field(block, "processor") == Some(core.to_string().as_str()))
         .unwrap_or_default();
-    let from_register = || {
-        let midr = hexadecimal(&tree.text(&format!("{dir}/regs/identification/midr_el1"))?)?;
-        let (implementer, part) = ((midr >> 24) as u8, (midr >> 4 & 0xfff) as u16);
-        Some(CpuId { implementer, part })
-    };
+    let from_register =
+        cores::id(tree.0, core).map(|(implementer, part)| CpuId { implementer, part });
     let from_block = || {
         let implementer = hexadecimal(field(block, "CPU implementer")?)? as u8;
         Some(CpuId { implementer, part: hexadecimal(field(block, "CPU part")?)? as u16 })
@@ -225,7 +223,7 @@ fn cpu(tree: &Tree<'_>, cpuinfo: &str, core: CoreId) -> Cpu {
     let features = field(block, "Features").or_else(|| field(block, "flags")).unwrap_or_default();
     Cpu {
         core,
-        id: from_register().or_else(from_block),
+        id: from_register.or_else(from_block),
         capacity: tree.number(&format!("{dir}/cpu_capacity")),
         frequency_max_khz: tree.number(&format!("{dir}/cpufreq/cpuinfo_max_freq")),
         features: features.split_whitespace().map(str::to_owned).collect(),
