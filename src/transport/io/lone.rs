@@ -78,10 +78,8 @@ impl Io {
             return self.sleep();
         }
         // Eager: whoever answers says so.
-        waker.flag().announce(true);
-        if self.has_work() {
-            waker.flag().cancel();
-            return self.go_on();
+        if !self.may_sleep(true, || false) {
+            return;
         }
         bump(&self.core.control.counters.seat_loans_total, 1);
         self.core.seat_is_away = true;
@@ -113,11 +111,7 @@ impl Connections for Io {
         if let Some(at) = self.next_instant() {
             next = next.min(at);
         }
-        self.waker.flag().announce(true);
-        if self.has_work() || found() {
-            self.waker.flag().cancel();
-            self.go_on();
-        } else {
+        if self.may_sleep(true, found) {
             self.wait_until(Some(next));
         }
         if self.lone.is_steady() { Next::Stay } else { Next::Home }

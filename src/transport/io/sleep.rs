@@ -48,12 +48,21 @@ impl Io {
         let eager = std::mem::take(&mut self.eager)
             || self.core.draining
             || self.core.lent.is_some_and(|at| self.conns[at as usize].needs_news());
-        self.waker.flag().announce(eager);
-        if self.has_work() {
-            self.waker.flag().cancel();
-            return self.go_on();
+        if self.may_sleep(eager, || false) {
+            self.wait_until(next);
         }
-        self.wait_until(next);
+    }
+
+    /// Announces the sleep, and looks once more, at what `found` says too. If there is something the sleep is
+    /// off, and the next turn [goes on](Self::go_on).
+    pub(super) fn may_sleep(&mut self, eager: bool, found: impl Fn() -> bool) -> bool {
+        self.waker.flag().announce(eager);
+        if !self.has_work() && !found() {
+            return true;
+        }
+        self.waker.flag().cancel();
+        self.go_on();
+        false
     }
 
     /// Waits for events, or until `next`.
