@@ -168,9 +168,8 @@ impl Closed {
             // One request may have spoilt the batch for all: each runs alone, so that only the guilty
             // one fails.
             Err(_) => {
-                for work in works.drain(..) {
+                for mut work in works.drain(..) {
                     let rows = work.rows().0 as u32;
-                    let mut work = work;
                     let ran = engine.attempt_one(&mut work, rows, clock::stamp());
                     let outcome = ran.as_ref().map(|ran| self.receipt(&work, ran.stages, rows));
                     end = clock::stamp();
