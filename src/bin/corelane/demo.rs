@@ -53,6 +53,9 @@ const GOLDEN_REQUESTS: usize = 48;
 /// The same for the large model of file types.
 const GOLDEN_REQUESTS_LARGE: usize = 8;
 
+/// For each answer: an emulator on a busy machine takes half a minute, a server that hangs for ever.
+const PATIENCE: Duration = Duration::from_secs(300);
+
 /// How the answers are told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
@@ -111,7 +114,8 @@ pub fn run(args: &DemoArgs) -> Outcome {
     );
     let address = Address::Unix(path);
     let targets = |name: &str| -> Result<[Target; 2], Exit> {
-        let remote = Target::remote(link::connect(&address, None)?, &address, name, &[])?;
+        let client = link::connect_for(&address, None, Some(PATIENCE))?;
+        let remote = Target::remote(client, &address, name, &[])?;
         let model = runtime.client().model(name).map_err(|e| Exit::new(Code::Failure, e))?;
         Ok([remote, Target::local(model)])
     };
