@@ -2,6 +2,7 @@
 
 use super::isa::{Checked, Op};
 use super::math;
+use super::quant::Grid;
 use super::simd::Simd;
 use serde::{Deserialize, Serialize};
 
@@ -46,27 +47,44 @@ pub enum Activation {
     GeluErf,
     /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`
     GeluTanh,
+    /// The nearest of the grid's values, in the middle between two that of an even multiple: what quantising
+    /// to 8 bits and back makes of `x`, in the same bits.
+    Grid(Grid),
 }
 
 /// The cheap activations in one form that a register tile applies without a branch per kind:
-/// clamp, then, if `swish`, multiply by the hard sigmoid.
+/// clamp, and what follows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fused {
-    pub(super) lo: f32,
-    pub(super) hi: f32,
-    pub(super) swish: bool,
+    lo: f32,
+    hi: f32,
+    then: Then,
+}
+
+/// What follows the clamp.
+#[derive(Debug, Clone, Copy)]
+enum Then {
+    Nothing,
+    /// A multiplication by the hard sigmoid.
+    Swish,
+    /// To the nearest value; the clamp was to the outermost ones.
+    Grid(Grid),
 }
 
 impl Activation {
     /// The part that the register tile applies, and whether that is all of it. If not, the function
     /// is applied afterwards, to so many panels at a time as stay in the first-level cache.
     pub(super) fn fused(self) -> (Fused, bool) {
-        let all = Fused { lo: f32::NEG_INFINITY, hi: f32::INFINITY, swish: false };
+        let all = Fused { lo: f32::NEG_INFINITY, hi: f32::INFINITY, then: Then::Nothing };
         match self {
             Activation::None => (all, true),
             Activation::Relu => (Fused { lo: 0.0, ..all }, true),
             Activation::Clip { lo, hi } => (Fused { lo, hi, ..all }, true),
-            Activation::HardSwish => (Fused { swish: true, ..all }, true),
+            Activation::HardSwish => (Fused { then: Then::Swish, ..all }, true),
+            Activation::Grid(grid) => {
+                let (lo, hi) = grid.bounds();
+                (Fused { lo, hi, then: Then::Grid(grid) }, true)
+            }
             _ => (all, false),
         }
     }
@@ -77,7 +95,11 @@ impl Activation {
 pub(super) fn apply_fused<S: Simd>(f: Fused, v: S::V) -> S::V {
     // The operand order keeps NaN: `max` and `min` give their second operand then.
     let v = S::min(S::splat(f.hi), S::max(S::splat(f.lo), v));
-    if f.swish { math::hardswish::<S>(v) } else { v }
+    match f.then {
+        Then::Nothing => v,
+        Then::Swish => math::hardswish::<S>(v),
+        Then::Grid(grid) => grid.nearest::<S>(v),
+    }
 }
 
 /// Applies an activation in place to `rows` stretches of `cols` floats, one every `step`. An operation of
@@ -138,7 +160,10 @@ impl Op for Apply {
         }
         match act {
             Activation::None => {}
-            Activation::Relu | Activation::Clip { .. } | Activation::HardSwish => {
+            Activation::Relu
+            | Activation::Clip { .. }
+            | Activation::HardSwish
+            | Activation::Grid(_) => {
                 let (f, _) = act.fused();
                 each!(|v| apply_fused::<S>(f, v));
             }

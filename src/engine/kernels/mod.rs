@@ -102,9 +102,7 @@ pub use isa::{Isa, IsaUnavailable};
 pub use layout::transpose;
 pub use matmul::{MatMulParams, PackedMatMul, matmul, matmul_scratch_len};
 pub use pool::{PoolKind, PoolParams, pool2d};
-pub use quant::{
-    Quantised, Scale, dequantize, half_to_single, quantize, quantize_dequantize, single_to_half,
-};
+pub use quant::{Grid, Quantised, Scale, dequantize, half_to_single, quantize, single_to_half};
 pub use recurrent::{Gru, Lstm, Sequence};
 pub use reduce::{
     LayerNorm, Reduction, layer_norm, layer_norm_inplace, reduce, softmax, softmax_inplace,

@@ -3,6 +3,9 @@
 use super::Kernels;
 use super::isa::Op;
 use super::simd::Simd;
+use core::ops::Range;
+use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// An 8-bit element type.
 pub trait Quantised: Copy + sealed::Sealed {
@@ -57,6 +60,9 @@ pub struct Scale {
     pub zero_point: i32,
 }
 
+/// 1.5 * 2^23: adding it rounds to integers, ties to even.
+const MAGIC: f32 = 12_582_912.0;
+
 /// `x / scale` to the nearest integer (half to even), plus the zero point, saturated. Done in `f32`, whose
 /// integers are exact far beyond the range.
 #[inline(always)]
@@ -65,7 +71,6 @@ fn to_grid<T: Quantised>(x: f32, s: Scale) -> f32 {
     // Clamped before rounding, so that the rounding trick's range is met; the clamp keeps NaN.
     let zero = s.zero_point as f32;
     let q = (x / s.scale).clamp(lo - zero - 1.0, hi - zero + 1.0);
-    const MAGIC: f32 = 12_582_912.0; // 1.5 * 2^23: adding it rounds to integers, ties to even
     (((q + MAGIC) - MAGIC) + zero).clamp(lo, hi)
 }
 
@@ -119,34 +124,109 @@ pub fn dequantize<T: Quantised>(kernels: &Kernels, s: Scale, x: &[T], y: &mut [f
     kernels.checked.dispatch(Dequantize { s, x, y });
 }
 
-struct Requantize<'a> {
-    s: Scale,
-    signed: bool,
-    x: &'a mut [f32],
+/// Multiples of a step between two bounds: the values that a tensor of 8 bits can hold. What rounds to them is
+/// [`Activation::Grid`](super::Activation::Grid).
+#[derive(Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Grid {
+    step: f32,
+    /// `1 / step` where a quotient found by it rounds as a division's does, else 0.
+    inverse: f32,
+    lo: f32,
+    hi: f32,
 }
 
-impl Op for Requantize<'_> {
-    type Out = ();
-    #[inline(always)]
-    fn run<S: Simd>(self) {
-        let s = self.s;
-        let zero = s.zero_point as f32;
-        if self.signed {
-            for x in self.x {
-                *x = (to_grid::<i8>(*x, s) - zero) * s.scale;
-            }
-        } else {
-            for x in self.x {
-                *x = (to_grid::<u8>(*x, s) - zero) * s.scale;
-            }
+/// The largest multiple of the step that a bound may be: rounding by [`MAGIC`] is exact far beyond.
+const STEPS_MAX: u32 = 1 << 16;
+
+impl Grid {
+    /// The multiples of `step` from `lo` to `hi` times it. None where there are no such: a step that is not
+    /// positive and normal, `lo` above `hi`, or either more than 65536 steps from 0.
+    pub fn new(kernels: &Kernels, step: f32, lo: i32, hi: i32) -> Option<Grid> {
+        let within = lo <= hi && lo.unsigned_abs().max(hi.unsigned_abs()) <= STEPS_MAX;
+        if !(step > 0.0 && step.is_normal() && within) {
+            return None;
         }
+        let divided = Grid { step, inverse: 0.0, lo: lo as f32, hi: hi as f32 };
+        // Where neither a quotient nor what is left of it can be denormal.
+        let moderate = (1e-18..1e18).contains(&step);
+        let multiplied = Grid { inverse: 1.0 / step, ..divided };
+        let agree = moderate && kernels.checked.dispatch(Agree(divided, multiplied, lo..hi));
+        Some(if agree { multiplied } else { divided })
+    }
+
+    #[cfg(test)]
+    pub(super) fn multiplies(&self) -> bool {
+        self.inverse != 0.0
+    }
+
+    /// The least and the greatest value.
+    pub(super) fn bounds(&self) -> (f32, f32) {
+        (self.lo * self.step, self.hi * self.step)
+    }
+
+    /// The value nearest to `x` (in the middle, that of an even multiple), where `x` is within the bounds.
+    #[inline(always)]
+    pub(super) fn nearest<S: Simd>(self, x: S::V) -> S::V {
+        let q = if self.inverse == 0.0 {
+            S::div(x, S::splat(self.step))
+        } else {
+            // Faster than a division, which cores don't overlap: a quotient, and what is left, divided again.
+            let inverse = S::splat(self.inverse);
+            let q = S::mul(x, inverse);
+            S::fma(S::fma(q, S::splat(-self.step), x), inverse, q)
+        };
+        let magic = S::splat(MAGIC);
+        S::mul(S::sub(S::add(q, magic), magic), S::splat(self.step))
     }
 }
 
-/// QuantizeLinear followed by DequantizeLinear, in place and in `f32`: the same values as through 8 bits.
-/// NaN stays NaN.
-pub fn quantize_dequantize(kernels: &Kernels, s: Scale, signed: bool, x: &mut [f32]) {
-    kernels.checked.dispatch(Requantize { s, signed, x });
+/// As in `0..=255*0.5`.
+impl fmt::Display for Grid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}..={}*{}", self.lo, self.hi, self.step)
+    }
+}
+
+impl fmt::Debug for Grid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Numbers on both sides of the middle between two multiples that [`Agree`] tries, half of them on each. Quotients
+/// are found to within 2.5 of their last places with FMA or without, so that two of them can round to different
+/// integers for fewer than half as many. Whole vectors of every set.
+const TRIED: usize = 16;
+
+/// Whether two grids, alike but for how they divide, round every number alike. `.2` are the multiples but the
+/// last.
+struct Agree(Grid, Grid, Range<i32>);
+
+impl Op for Agree {
+    type Out = bool;
+    #[inline(always)]
+    fn run<S: Simd>(self) -> bool {
+        let Agree(one, other, multiples) = self;
+        for k in multiples {
+            let middle = ((f64::from(k) + 0.5) * f64::from(one.step)) as f32;
+            let first = middle.to_bits() - (TRIED / 2) as u32;
+            let x: [f32; TRIED] = core::array::from_fn(|i| f32::from_bits(first + i as u32));
+            let mut rounded = [[0.0f32; TRIED]; 2];
+            for (grid, to) in [one, other].into_iter().zip(&mut rounded) {
+                for at in (0..TRIED).step_by(S::LANES) {
+                    // SAFETY: a whole vector from `at` on: `TRIED` is a multiple of every `LANES`.
+                    unsafe {
+                        let v = grid.nearest::<S>(S::load(x.as_ptr().add(at)));
+                        S::store(to.as_mut_ptr().add(at), v);
+                    }
+                }
+            }
+            if rounded[0] != rounded[1] {
+                return false;
+            }
+        }
+        true
+    }
 }
 
 /// Half to single precision, exact. `x` holds the bits of IEEE halves.

@@ -1,4 +1,5 @@
 //! Kernels against plain references, on every instruction set that this processor has.
+mod grid;
 mod products;
 mod reference;
 mod vectors;

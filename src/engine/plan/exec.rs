@@ -323,20 +323,13 @@ pub fn compute(
             }
         }
         Kernel::Activation(act) => elementwise(kernels, kernels::Unary::Act(*act), read, dest),
-        Kernel::Unary(f) => match (vector_form(*f), *f) {
-            (Some(op), _) => elementwise(kernels, op, read, dest),
-            (None, Unary::FakeQuant { scale, zero, lo, .. }) => {
+        Kernel::Unary(f) => match vector_form(*f) {
+            Some(op) => elementwise(kernels, op, read, dest),
+            None => {
                 if let Some(x) = read.first() {
                     dest.copy_from_slice(x);
                 }
-                let grid = kernels::Scale { scale, zero_point: zero };
-                kernels::quantize_dequantize(kernels, grid, lo < 0, dest);
-            }
-            (None, f) => {
-                if let Some(x) = read.first() {
-                    dest.copy_from_slice(x);
-                }
-                ops::unary(f, dest);
+                ops::unary(*f, dest);
             }
         },
         Kernel::Binary { op, broadcast, vector } => match (read, vector) {

@@ -17,7 +17,7 @@ use super::recurrent::Layer;
 use super::step::{Kernel, Operand, Plan, SOURCES_MAX, Space, Step};
 use super::{memory, order};
 use crate::engine::kernels::{
-    self, Activation, AlignedBuf, Conv2d, ConvParams, Kernels, MatMulParams, PackedMatMul,
+    self, Activation, AlignedBuf, Conv2d, ConvParams, Grid, Kernels, MatMulParams, PackedMatMul,
     PoolParams, matmul_scratch_len,
 };
 use crate::engine::{EngineError, EngineErrorKind};
@@ -153,23 +153,6 @@ pub fn words_of(dtype: DType, len: usize) -> usize {
     (len * dtype.size_bytes()).div_ceil(size_of::<f32>())
 }
 
-/// The kernels' form of a function, where they have one.
-fn activation(f: Unary) -> Option<Activation> {
-    Some(match f {
-        Unary::Relu => Activation::Relu,
-        Unary::Clip(lo, hi) => Activation::Clip { lo, hi },
-        Unary::LeakyRelu(alpha) => Activation::LeakyRelu { alpha },
-        Unary::HardSwish => Activation::HardSwish,
-        Unary::HardSigmoid(alpha, beta) => Activation::HardSigmoid { alpha, beta },
-        Unary::Silu => Activation::Silu,
-        Unary::Sigmoid => Activation::Sigmoid,
-        Unary::Tanh => Activation::Tanh,
-        Unary::GeluErf => Activation::GeluErf,
-        Unary::GeluTanh => Activation::GeluTanh,
-        _ => return None,
-    })
-}
-
 fn text(shape: &[usize]) -> String {
     shape.iter().map(usize::to_string).collect::<Vec<_>>().join("x")
 }
@@ -182,6 +165,26 @@ impl Lowering<'_> {
     fn buf(&mut self, words: usize) -> usize {
         self.bufs.push(Buf { words, space: None });
         self.bufs.len() - 1
+    }
+
+    /// The kernels' form of a function, where they have one.
+    fn activation(&self, f: Unary) -> Option<Activation> {
+        Some(match f {
+            Unary::Relu => Activation::Relu,
+            Unary::Clip(lo, hi) => Activation::Clip { lo, hi },
+            Unary::LeakyRelu(alpha) => Activation::LeakyRelu { alpha },
+            Unary::HardSwish => Activation::HardSwish,
+            Unary::HardSigmoid(alpha, beta) => Activation::HardSigmoid { alpha, beta },
+            Unary::Silu => Activation::Silu,
+            Unary::Sigmoid => Activation::Sigmoid,
+            Unary::Tanh => Activation::Tanh,
+            Unary::GeluErf => Activation::GeluErf,
+            Unary::GeluTanh => Activation::GeluTanh,
+            Unary::FakeQuant { scale, zero, lo, hi } => {
+                Activation::Grid(Grid::new(&self.shared.kernels, scale, lo - zero, hi - zero)?)
+            }
+            _ => return None,
+        })
     }
 
     /// A buffer for `v`, its axes in `order`.
@@ -311,7 +314,7 @@ impl Lowering<'_> {
         let dest = self.define(out, order);
         match e.act {
             None => (Activation::None, dest, None),
-            Some(f) => match activation(f) {
+            Some(f) => match self.activation(f) {
                 Some(act) => (act, dest, None),
                 None => {
                     let buf = self.buf(dest.len);
@@ -354,7 +357,7 @@ impl Lowering<'_> {
                 let order = self.order_of(x);
                 let from = self.at(x, &order)?;
                 let dest = self.define(out, order);
-                let kernel = activation(*f).map_or(Kernel::Unary(*f), Kernel::Activation);
+                let kernel = self.activation(*f).map_or(Kernel::Unary(*f), Kernel::Activation);
                 self.push(node, kernel, vec![from], dest, 0, Some(0), len as u64);
             }
             Op::Binary(op) => self.binary(node, *op)?,

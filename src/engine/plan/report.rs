@@ -94,7 +94,10 @@ fn runs_in(kernel: &Kernel) -> String {
                 join(outputs.iter().map(|(dtype, ..)| dtype.name()).collect())
             )
         }
-        _ => "float32".into(),
+        _ => match kernel.grid() {
+            Some(grid) => format!("float32->grid({grid})"),
+            None => "float32".into(),
+        },
     }
 }
 

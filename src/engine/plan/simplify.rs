@@ -259,7 +259,25 @@ fn compose(first: Unary, then: Unary) -> Option<Unary> {
         (Affine(a, b), Affine(c, d)) => Some(Affine(a * c, b * c + d)),
         (Affine(a, b), Clip(lo, hi)) if lo == 0.0 && hi == 1.0 => Some(HardSigmoid(a, b)),
         (Sqrt, Recip) => Some(Rsqrt),
-        (FakeQuant { .. }, FakeQuant { .. }) if first == then => Some(first),
+        (
+            FakeQuant { scale, zero, lo, hi },
+            FakeQuant { scale: scale2, zero: zero2, lo: lo2, hi: hi2 },
+        ) if (scale, zero) == (scale2, zero2) => {
+            Some(FakeQuant { scale, zero, lo: lo.max(lo2).min(hi2), hi: hi.min(hi2).max(lo2) })
+        }
+        // 0 is on the grid, if it is within the bounds.
+        (FakeQuant { scale, zero, lo, hi }, Relu) if (lo..=hi).contains(&zero) => {
+            Some(FakeQuant { scale, zero, lo: zero, hi })
+        }
+        (_, FakeQuant { scale, zero, lo, hi }) => {
+            let (least, most) = clip(first).filter(|(least, most)| least <= most)?;
+            // Rounding keeps order, so what is clipped before it may be clipped after it.
+            let to_grid = |x: f32| {
+                let q = (x / scale).round_ties_even() + zero as f32;
+                q.clamp(lo as f32, hi as f32) as i32
+            };
+            Some(FakeQuant { scale, zero, lo: to_grid(least), hi: to_grid(most) })
+        }
         _ => None,
     }
 }

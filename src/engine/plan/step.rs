@@ -5,7 +5,7 @@ use super::ops::{Broadcast, Copy};
 use super::turns::Segment;
 use crate::engine::image;
 use crate::engine::kernels::{
-    self, Activation, AlignedBuf, Conv2d, MatMulParams, PackedMatMul, PoolParams,
+    self, Activation, AlignedBuf, Conv2d, Grid, MatMulParams, PackedMatMul, PoolParams,
 };
 use crate::units::DType;
 use serde::{Deserialize, Serialize};
@@ -285,11 +285,22 @@ impl Kernel {
         }
     }
 
+    /// The values that results are rounded to, if they are.
+    pub fn grid(&self) -> Option<&Grid> {
+        match self {
+            Kernel::Conv { act: Activation::Grid(grid), .. }
+            | Kernel::Gemm { act: Activation::Grid(grid), .. }
+            | Kernel::Activation(Activation::Grid(grid)) => Some(grid),
+            _ => None,
+        }
+    }
+
     /// The name that `inspect` prints.
     pub fn name(&self) -> String {
+        let rounded = if self.grid().is_some() { "+grid" } else { "" };
         match self {
-            Kernel::Conv { conv, .. } => format!("conv:{}", conv.algorithm().name()),
-            Kernel::Gemm { .. } => "matmul:packed".into(),
+            Kernel::Conv { conv, .. } => format!("conv:{}{rounded}", conv.algorithm().name()),
+            Kernel::Gemm { .. } => format!("matmul:packed{rounded}"),
             Kernel::MatMul { .. } => "matmul:dynamic".into(),
             Kernel::Unary(f) => format!("unary:{f:?}"),
             Kernel::Activation(a) => format!("activation:{a:?}"),

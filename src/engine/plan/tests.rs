@@ -236,6 +236,54 @@ fn a_spelled_out_gelu_is_one_function() {
 }
 
 #[test]
+fn roundings_to_a_grid_take_in_the_clips_beside_them() {
+    let rounds = |zero, lo, hi| Unary::FakeQuant { scale: 0.25, zero, lo, hi };
+    let clip = Unary::Clip(-0.3, 6.1);
+    for functions in [
+        vec![Unary::Relu, rounds(10, -128, 127)],
+        vec![clip, rounds(10, -128, 127)],
+        vec![rounds(-20, -128, 127), Unary::Relu, rounds(-20, -128, 127)],
+        vec![rounds(0, 0, 255), rounds(0, 7, 300)],
+    ] {
+        let nodes = functions.iter().map(|&f| (Op::Unary(f), vec![])).collect();
+        let mut graph = chain(nodes, 4);
+        simplify::simplify(&mut graph);
+        let [Op::Unary(one)] = graph.nodes.iter().map(|n| n.op.clone()).collect::<Vec<_>>()[..]
+        else {
+            panic!("{functions:?} became {:?}", graph.nodes)
+        };
+        for i in -2000..2000 {
+            let x = f64::from(i) * 0.05;
+            let want = functions.iter().fold(x, |x, &f| functions::eval(f, x));
+            assert_eq!(functions::eval(one, x), want, "{functions:?} as {one:?} at {x}");
+        }
+    }
+    // Whose bounds the clip moves off the grid, or which has no 0, stays two.
+    for functions in [[rounds(10, -128, 127), clip], [rounds(0, 1, 255), Unary::Relu]] {
+        let mut graph = chain(functions.map(|f| (Op::Unary(f), vec![])).to_vec(), 4);
+        simplify::simplify(&mut graph);
+        assert_eq!(graph.nodes.len(), 2, "{functions:?}");
+    }
+}
+
+#[test]
+fn quantised_graphs_round_in_the_steps_that_make_what_they_round() {
+    let Some(dir) = shared() else { return };
+    let bytes = std::fs::read(dir.join("dscnn_kws_int8.onnx")).unwrap();
+    let engine = load_with(&request(&bytes, &[1]), Isa::detect()).unwrap();
+    let steps = &engine.program.plans[0].steps;
+    let rounding = |kind: &str| {
+        let of_kind = |s: &&step::Step| s.kernel.name().starts_with(kind);
+        steps.iter().filter(of_kind).filter(|s| s.kernel.grid().is_some()).count()
+    };
+    assert_eq!((rounding("conv:"), rounding("matmul:")), (9, 1));
+    let lines = report::lines(&engine.program.plans[0]);
+    let told =
+        lines.iter().filter(|l| l.contains("conv:") && l.contains(" float32->grid(")).count();
+    assert_eq!(told, 9, "{lines:?}");
+}
+
+#[test]
 fn unary_steps_work_in_place() {
     let nodes = vec![
         (Op::Unary(Unary::Exp), vec![]),

@@ -80,6 +80,8 @@ pub fn activate(act: Activation, x: f64) -> f64 {
             let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
             0.5 * x * (1.0 + u.tanh())
         }
+        // It jumps, so that it can't be held to a tolerance; its tests compare bits.
+        Activation::Grid(grid) => unreachable!("{grid} has a reference of its own"),
     }
 }
 
