@@ -21,6 +21,9 @@
 //! `tests/kernels` compiles this room alone, and `.ci/run sanitize` runs its tests there with
 //! AddressSanitizer, which sees a read or a write one element beyond a slice.
 //!
+//! A compiler that keeps the sums of a register tile in memory takes two thirds of its speed, and changes no
+//! answer. `benches/spills.py target/release/corelane` finds such loops in a program for x86-64.
+//!
 //! # How near to the peak, on ARM
 //! `benches/mca.py` gives assembly for aarch64 to `llvm-mca` and says how the loops compare with a loop of
 //! independent multiply-adds on a core. The register tile (matrix products, 1x1 and other convolutions; 6 rows
