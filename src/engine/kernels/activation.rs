@@ -102,11 +102,12 @@ pub(super) fn apply_fused<S: Simd>(f: Fused, v: S::V) -> S::V {
     }
 }
 
-/// Applies an activation in place to `rows` stretches of `cols` floats, one every `step`. An operation of
-/// its own, so that it is compiled once.
+/// Applies an activation to `rows` stretches of `cols` floats, one every `step`, `to` being `from` or all beside it.
+/// An operation of its own, so that it is compiled once.
 struct Apply {
     act: Activation,
-    first: *mut f32,
+    from: *const f32,
+    to: *mut f32,
     rows: usize,
     cols: usize,
     step: usize,
@@ -116,6 +117,20 @@ struct Apply {
 pub(super) fn apply(isa: Checked, act: Activation, y: &mut [f32]) {
     // SAFETY: one stretch, all of `y`.
     unsafe { apply_rows(isa, act, y.as_mut_ptr(), (1, y.len(), 0)) }
+}
+
+/// `y[i] = act(x[i])`.
+///
+/// # Panics
+/// If the lengths differ.
+pub(super) fn apply_into(isa: Checked, act: Activation, x: &[f32], y: &mut [f32]) {
+    assert_eq!(x.len(), y.len(), "activation: input and output");
+    if act == Activation::None {
+        y.copy_from_slice(x);
+        return;
+    }
+    let (from, to) = (x.as_ptr(), y.as_mut_ptr());
+    isa.dispatch(Apply { act, from, to, rows: 1, cols: x.len(), step: 0 });
 }
 
 /// Applies `act` in place to `(rows, cols, step)`: `rows` stretches of `cols` floats, one every `step`.
@@ -128,7 +143,7 @@ pub(super) unsafe fn apply_rows(
     (rows, cols, step): (usize, usize, usize),
 ) {
     if act != Activation::None {
-        isa.dispatch(Apply { act, first, rows, cols, step });
+        isa.dispatch(Apply { act, from: first, to: first, rows, cols, step });
     }
 }
 
@@ -136,23 +151,24 @@ impl Op for Apply {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let Apply { act, first, rows, cols: n, step } = self;
+        let Apply { act, from, to, rows, cols: n, step } = self;
         macro_rules! each {
             (|$v:ident| $f:expr) => {
                 for row in 0..rows {
-                    // SAFETY: a stretch of `n` floats (the promise to `apply_rows`); what is read and
-                    // written lies within it: `i + LANES <= n`, then the `n - i` from `i`.
+                    // SAFETY: stretches of `n` floats (the promise to `apply_rows`, and two slices in
+                    // `apply_into`); what is read and written lies within them: `i + LANES <= n`, then the
+                    // `n - i` from `i`.
                     unsafe {
-                        let p = first.add(row * step);
+                        let (x, y) = (from.add(row * step), to.add(row * step));
                         let mut i = 0;
                         while i + S::LANES <= n {
-                            let $v = S::load(p.add(i));
-                            S::store(p.add(i), $f);
+                            let $v = S::load(x.add(i));
+                            S::store(y.add(i), $f);
                             i += S::LANES;
                         }
                         if i < n {
-                            let $v = S::load_part(p.add(i), n - i);
-                            S::store_part(p.add(i), $f, n - i);
+                            let $v = S::load_part(x.add(i), n - i);
+                            S::store_part(y.add(i), $f, n - i);
                         }
                     }
                 }

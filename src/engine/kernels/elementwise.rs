@@ -1,6 +1,6 @@
 //! Functions of one element, or of two with broadcasting.
 
-use super::activation::{Activation, apply};
+use super::activation::{Activation, apply, apply_into};
 use super::isa::Op;
 use super::simd::Simd;
 use super::{Kernels, math};
@@ -93,8 +93,7 @@ impl Op for UnaryOp {
 pub fn unary(kernels: &Kernels, op: Unary, x: &[f32], y: &mut [f32]) {
     assert_eq!(x.len(), y.len(), "unary: input and output");
     if let Unary::Act(act) = op {
-        y.copy_from_slice(x);
-        return apply(kernels.checked, act, y);
+        return apply_into(kernels.checked, act, x, y);
     }
     kernels.checked.dispatch(UnaryOp { op, x: x.as_ptr(), y: y.as_mut_ptr(), n: x.len() });
 }

@@ -54,6 +54,9 @@ fn activations_have_small_absolute_errors_and_keep_nan() {
             let x: Vec<f32> = (0..4001).map(|i| (i - 2000) as f32 * 0.01).collect();
             let mut y = x.clone();
             unary_inplace(&k, Unary::Act(act), &mut y);
+            let mut beside = vec![f32::NAN; x.len()];
+            unary(&k, Unary::Act(act), &x, &mut beside);
+            assert_eq!(beside, y, "{k:?} {act:?}");
             for (&x, &y) in x.iter().zip(&y) {
                 let want = activate(act, x.into());
                 let bound = 3e-7 * f64::from(x.abs()).max(1.0);
