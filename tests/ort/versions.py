@@ -2,9 +2,10 @@
 
     python3 tests/ort/versions.py target/release/corelane
 
-A version comes from the Python package `onnxruntime` (its library is in the package from 1.19 on) or, for
-older ones, from the npm package `onnxruntime-node`. With each, the program loads models of this
-repository with `engine = "ort"`, which compares every golden row, or must refuse the library.
+A version comes from the Python package `onnxruntime` (its library is in the package from 1.19 on; the newest
+of each minor version that there is for this Python) or, for older ones, from the npm package
+`onnxruntime-node`. With each, the program loads models of this repository with `engine = "ort"`, which
+compares every golden row, or must refuse the library.
 """
 
 import glob
@@ -15,10 +16,23 @@ import subprocess
 import sys
 import tempfile
 
-PYTHON = ["1.32.0", "1.30.0", "1.27.0", "1.24.4", "1.22.1", "1.20.1", "1.19.2"]
+PYTHON_FROM = (1, 19)
 NPM = ["1.18.0", "1.17.3", "1.16.3", "1.14.0"]
 MODELS = ["mlp", "resnet8", "magika"]
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def published():
+    """The newest of each minor version of the Python package, newest first."""
+    command = [sys.executable, "-m", "pip", "index", "versions", "onnxruntime"]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    line, = [l for l in said.splitlines() if l.startswith("Available versions:")]
+    newest = {}
+    for version in line.split(":")[1].split(","):
+        numbers = tuple(int(n) for n in version.strip().split("."))
+        if numbers[:2] >= PYTHON_FROM:
+            newest[numbers[:2]] = max(numbers, newest.get(numbers[:2], numbers))
+    return [".".join(map(str, newest[minor])) for minor in sorted(newest, reverse=True)]
 
 
 def fetch(package, version, into):
@@ -67,7 +81,7 @@ def attempt(program, library, into):
 def main():
     program = os.path.abspath(sys.argv[1])
     rows = []
-    tries = [("onnxruntime", v) for v in PYTHON] + [("onnxruntime-node", v) for v in NPM]
+    tries = [("onnxruntime", v) for v in published()] + [("onnxruntime-node", v) for v in NPM]
     for package, version in tries:
         with tempfile.TemporaryDirectory() as into:
             cell = attempt(program, fetch(package, version, into), into)
