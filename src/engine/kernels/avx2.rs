@@ -8,6 +8,13 @@ use core::arch::x86_64::*;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Avx2;
 
+/// Whether this processor has what [`enter`] asks for.
+pub(super) fn available() -> bool {
+    std::arch::is_x86_feature_detected!("avx2")
+        && std::arch::is_x86_feature_detected!("fma")
+        && std::arch::is_x86_feature_detected!("f16c")
+}
+
 /// Runs `op` compiled with AVX2 and FMA.
 /// # Safety
 /// The processor has AVX2, FMA and F16C.

@@ -84,19 +84,30 @@ struct Tile<'a> {
     fused: Fused,
 }
 
-/// One vector of channels from `c` of a tile of `W` columns, by a kernel `KW` wide at stride `ST`.
+/// One vector of channels from `c` of a tile of `W` columns, by a kernel `KW` wide at stride `ST`; the last `n`
+/// channels, less than a vector, if `PART`.
 /// # Safety
-/// The tile's pointers are valid from channel `c` for a vector; its columns are `Inside` if `INSIDE`, at most
+/// The tile's pointers are valid from channel `c` for a vector, or the part; its columns are `Inside` if `INSIDE`, at most
 /// `KW / 2` of them outside on either side, else a `Table` of `(W - 1) * ST + KW` pointers a kernel row.
 #[inline(always)]
-unsafe fn vector<S: Simd, const W: usize, const KW: usize, const ST: usize, const INSIDE: bool>(
+#[allow(clippy::too_many_arguments)]
+unsafe fn vector<
+    S: Simd,
+    const W: usize,
+    const KW: usize,
+    const ST: usize,
+    const INSIDE: bool,
+    const PART: bool,
+>(
     t: &Tile<'_>,
     w: &Weights,
     channels: usize,
     c: usize,
+    n: usize,
 ) {
     // SAFETY: the caller's promise; weights and bias are padded to whole vectors.
     unsafe {
+        let load = |p: *const f32| if PART { S::load_part(p, n) } else { S::load(p) };
         let mut acc = [S::load(w.bias.as_ptr().add(c)); W];
         let columns = (W - 1) * ST + KW;
         let mut wrow = w.taps.as_ptr().add(t.first * KW * w.padded + c);
@@ -122,11 +133,11 @@ unsafe fn vector<S: Simd, const W: usize, const KW: usize, const ST: usize, cons
                     // Only the outermost columns can lie outside: for the others there is no test.
                     let outside =
                         i < KW / 2 && i < left || i + KW / 2 >= columns && i + right >= columns;
-                    let x = if outside { zero } else { S::load(at) };
+                    let x = if outside { zero } else { load(at) };
                     at = at.wrapping_add(channels);
                     x
                 } else {
-                    S::load((*table.add(i)).add(c))
+                    load((*table.add(i)).add(c))
                 };
                 let mut o = 0;
                 while o < W {
@@ -147,15 +158,20 @@ unsafe fn vector<S: Simd, const W: usize, const KW: usize, const ST: usize, cons
         while o < W {
             let mut v = acc[o];
             if !t.res.is_null() {
-                v = S::add(v, S::load(t.res.add(o * channels + c)));
+                v = S::add(v, load(t.res.add(o * channels + c)));
             }
-            S::store(t.out.add(o * channels + c), apply_fused::<S>(t.fused, v));
+            let (v, out) = (apply_fused::<S>(t.fused, v), t.out.add(o * channels + c));
+            if PART {
+                S::store_part(out, v, n)
+            } else {
+                S::store(out, v)
+            }
             o += 1;
         }
     }
 }
 
-/// The whole vectors of channels of a tile.
+/// The whole vectors of channels of a tile, and what is left, where the set has masks for it.
 /// # Safety
 /// The tile's pointers are valid for all channels.
 #[inline(always)]
@@ -164,20 +180,21 @@ unsafe fn vectors<S: Simd, const W: usize, const KW: usize, const ST: usize>(
     w: &Weights,
     channels: usize,
 ) {
-    let mut c = 0;
-    // SAFETY: whole vectors while they fit.
+    // SAFETY: whole vectors while they fit, then those channels that are left.
     unsafe {
-        if matches!(t.columns, Columns::Inside(..)) {
-            while c + S::LANES <= channels {
-                vector::<S, W, KW, ST, true>(t, w, channels, c);
-                c += S::LANES;
-            }
-        } else {
-            while c + S::LANES <= channels {
-                vector::<S, W, KW, ST, false>(t, w, channels, c);
-                c += S::LANES;
-            }
+        macro_rules! all {
+            ($inside:literal) => {{
+                let mut c = 0;
+                while c + S::LANES <= channels {
+                    vector::<S, W, KW, ST, $inside, false>(t, w, channels, c, S::LANES);
+                    c += S::LANES;
+                }
+                if S::MASKED && c < channels {
+                    vector::<S, W, KW, ST, $inside, true>(t, w, channels, c, channels - c);
+                }
+            }};
         }
+        if matches!(t.columns, Columns::Inside(..)) { all!(true) } else { all!(false) }
     }
 }
 
@@ -236,7 +253,7 @@ impl Op for Depthwise<'_> {
         let p = self.p;
         let out = p.output();
         // Rows of the table: taps, or kernel rows by columns.
-        let unrolled = p.dilation_w == 1 && p.kernel_h <= 16 && p.c_in >= S::LANES;
+        let unrolled = p.dilation_w == 1 && p.kernel_h <= 16 && (S::MASKED || p.c_in >= S::LANES);
         for n in 0..self.batch {
             for oy in 0..out.0 {
                 // A constant: sets without unrolled forms get no code for them.
@@ -365,7 +382,7 @@ impl Depthwise<'_> {
             }
             ox += w;
         }
-        if !c.is_multiple_of(S::LANES) {
+        if !S::MASKED && !c.is_multiple_of(S::LANES) {
             self.general_line::<S>(n, oy, out, c - c % S::LANES);
         }
     }

@@ -130,7 +130,7 @@ impl Direct<'_> {
         let pads = (p.pad_top, p.pad_left, p.pad_bottom, p.pad_right);
         let inside = self.merges() && pads == (0, 0, 0, 0);
         let runs = if inside { p.kernel_h } else { p.kernel_h * p.kernel_w };
-        (gemm::TABLE / (runs * mr)).clamp(1, gemm::TILES) * mr
+        (gemm::NEAR_POINTERS / (runs * mr)).clamp(1, gemm::TILES) * mr
     }
 
     /// `pixels` from `first` on, and what `outer` and `inner` repeat them as: where the taps lie is found for

@@ -13,9 +13,11 @@ use super::simd::Simd;
 use core::mem::MaybeUninit;
 
 /// Most rows of a register tile, over all instruction sets.
-pub(super) const MR_MAX: usize = 6;
-/// Pointers in the table that a driver keeps on the stack.
-pub(super) const TABLE: usize = 2048;
+pub(super) const MR_MAX: usize = 10;
+/// Pointers in the table that a driver keeps on the stack: at least one tile's, of the largest kernel.
+pub(super) const TABLE: usize = 4096;
+/// As many as several tiles fill at once: half of a first-level cache of 32 KiB.
+pub(super) const NEAR_POINTERS: usize = 2048;
 /// Tiles that a driver keeps on the stack.
 pub(super) const TILES: usize = 64;
 
@@ -24,6 +26,7 @@ pub(super) fn panel_columns(isa: Isa) -> usize {
     match isa {
         Isa::Portable | Isa::Neon32 => 8,
         Isa::Avx2 | Isa::Neon => 16,
+        Isa::Avx512 => 32,
     }
 }
 
@@ -32,6 +35,7 @@ pub(super) fn tile_rows(isa: Isa) -> usize {
     match isa {
         Isa::Portable | Isa::Avx2 | Isa::Neon => 6,
         Isa::Neon32 => 4,
+        Isa::Avx512 => 10,
     }
 }
 
@@ -208,10 +212,13 @@ pub(super) unsafe fn store<S: Simd, const ROWS: usize, const NV: usize>(
     }
 }
 
+/// Rows of the tiles that are paired for one vector of columns.
+const PAIRED: usize = 6;
+
 /// Two full tiles by one vector of columns: as many sums as hide the latency of FMA, which one tile has
 /// not.
 /// # Safety
-/// As [`tile`], for both tiles, which have `S::MR` rows (at most 6), and runs alike.
+/// As [`tile`], for both tiles, which have `S::MR` rows, [`PAIRED`], and runs alike.
 #[inline(always)]
 #[allow(clippy::too_many_arguments, clippy::needless_range_loop)]
 unsafe fn pair<S: Simd>(
@@ -225,7 +232,7 @@ unsafe fn pair<S: Simd>(
     cols: usize,
     fused: Fused,
 ) {
-    const ROWS: usize = 2 * MR_MAX;
+    const ROWS: usize = 2 * PAIRED;
     // SAFETY: as in `tile`.
     unsafe {
         let mut acc = [S::load(bias); ROWS];
@@ -233,9 +240,9 @@ unsafe fn pair<S: Simd>(
         let (mut first, mut second) = (table.add(s.table), table.add(t.table));
         for _ in 0..s.runs {
             let mut a = [core::ptr::null::<f32>(); ROWS];
-            for m in 0..MR_MAX {
+            for m in 0..PAIRED {
                 a[m] = *first.add(m);
-                a[MR_MAX + m] = *second.add(m);
+                a[PAIRED + m] = *second.add(m);
             }
             (first, second) = (first.add(S::MR), second.add(S::MR));
             for k in 0..s.run_len {
@@ -252,7 +259,7 @@ unsafe fn pair<S: Simd>(
             put_aside(&mut sums[m], acc[m]);
         }
         for (m, &x) in sums.iter().enumerate() {
-            let row = if m < MR_MAX { s.row + m } else { t.row + m - MR_MAX };
+            let row = if m < PAIRED { s.row + m } else { t.row + m - PAIRED };
             let whole = cols == S::LANES;
             let mut x = x;
             if !dest.res.is_null() {
@@ -397,20 +404,20 @@ unsafe fn tiles_by_panels<S: Simd, const NV: usize, const HALF: usize>(
             if cols <= HALF * S::LANES && HALF < NV && cols > (HALF - 1) * S::LANES {
                 let mut tiles = tiles;
                 while HALF == 1
-                    && S::MR == MR_MAX
+                    && S::MR == PAIRED
                     && let [s, t, rest @ ..] = tiles
-                    && (s.rows, t.rows) == (MR_MAX, MR_MAX)
+                    && (s.rows, t.rows) == (PAIRED, PAIRED)
                     && (s.runs, s.run_len) == (t.runs, t.run_len)
                 {
                     pair::<S>(table, [s, t], data, b.nr, bias, dest, col, cols, fused);
                     tiles = rest;
                 }
                 for t in tiles {
-                    rows!(t, HALF, 1 2 3 4 5 6);
+                    rows!(t, HALF, 1 2 3 4 5 6 7 8 9 10);
                 }
             } else if cols > (NV - 1) * S::LANES {
                 for t in tiles {
-                    rows!(t, NV, 1 2 3 4 5 6);
+                    rows!(t, NV, 1 2 3 4 5 6 7 8 9 10);
                 }
             } else if NV > 2 {
                 narrow::<S, NV>(table, tiles, b, panel, dest, fused);
@@ -450,7 +457,7 @@ unsafe fn narrow<S: Simd, const NV: usize>(
                         }
                     };
                 }
-                rows!(1 2 3 4 5 6);
+                rows!(1 2 3 4 5 6 7 8 9 10);
             }
             col += cols;
         }

@@ -20,6 +20,10 @@ pub enum Isa {
     /// Products are rounded as the portable kernels round them, but denormals are always flushed to zero,
     /// whatever the thread asks for, and every NaN is the default one: so this set works.
     Neon32,
+    /// AVX-512 (F, VL, DQ and BW) on x86-64: 16 lanes, 32 registers.
+    ///
+    /// Tested in an emulator; how fast it is on a processor has not been measured.
+    Avx512,
 }
 
 /// An instruction set that this processor lacks (or that is of another architecture).
@@ -46,7 +50,7 @@ impl std::error::Error for IsaUnavailable {}
 
 impl Isa {
     /// Every instruction set, in ascending order of preference.
-    pub const ALL: [Isa; 4] = [Isa::Portable, Isa::Neon32, Isa::Neon, Isa::Avx2];
+    pub const ALL: [Isa; 5] = [Isa::Portable, Isa::Neon32, Isa::Neon, Isa::Avx2, Isa::Avx512];
 
     /// The name in configuration and on the command line.
     pub const fn name(self) -> &'static str {
@@ -55,6 +59,7 @@ impl Isa {
             Isa::Neon => "neon",
             Isa::Avx2 => "avx2",
             Isa::Neon32 => "neon32",
+            Isa::Avx512 => "avx512",
         }
     }
 
@@ -69,13 +74,11 @@ impl Isa {
             Isa::Portable => true,
             Isa::Neon => cfg!(target_arch = "aarch64"),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => {
-                std::arch::is_x86_feature_detected!("avx2")
-                    && std::arch::is_x86_feature_detected!("fma")
-                    && std::arch::is_x86_feature_detected!("f16c")
-            }
+            Isa::Avx2 => super::avx2::available(),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => super::avx512::available(),
             #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 => false,
+            Isa::Avx2 | Isa::Avx512 => false,
             #[cfg(target_arch = "arm")]
             Isa::Neon32 => super::neon32::available(),
             #[cfg(not(target_arch = "arm"))]
@@ -146,6 +149,9 @@ impl Checked {
             // SAFETY: `self` exists only if the processor has the features.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => unsafe { super::avx2::enter(op) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => unsafe { super::avx512::enter(op) },
             // SAFETY: every aarch64 processor that Rust's std runs on has Advanced SIMD.
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => unsafe { super::neon::enter(op) },

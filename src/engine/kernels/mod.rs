@@ -70,6 +70,8 @@ mod activation;
 mod aligned;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 pub mod cast;
 mod conv;
 mod depthwise;

@@ -20,6 +20,10 @@ pub(super) trait Simd: Copy + 'static {
     /// Whether kernels have unrolled forms for common shapes (else only their general form).
     const UNROLLED: bool = true;
 
+    /// Whether a part of a vector is read and written in one instruction, so that a kernel's unrolled form
+    /// serves the last channels too.
+    const MASKED: bool = false;
+
     /// Whether a multiplication takes one lane of a vector for all ([`fma_lane`](Self::fma_lane)), and
     /// the register tile reads A by vectors then.
     const LANED: bool = false;

@@ -65,20 +65,21 @@ impl Kind {
 
     /// Whether it can compute a convolution.
     pub(super) fn fits(self, p: &ConvParams, isa: Isa) -> bool {
-        let lanes = match isa {
+        // Channels come in multiples of the first, and are a vector at least.
+        let (multiple, lanes) = match isa {
             // The transforms would take longer than the products that they save.
             Isa::Portable | Isa::Neon32 => return false,
-            Isa::Neon => 4,
-            Isa::Avx2 => 8,
+            Isa::Neon => (4, 4),
+            Isa::Avx2 => (8, 8),
+            Isa::Avx512 => (8, 16),
         };
+        let channels = |c: usize| c.is_multiple_of(multiple) && c >= lanes;
         let rows = if self.square() { self.taps() } else { 1 };
         p.groups == 1
             && (p.kernel_h, p.kernel_w) == (rows, self.taps())
             && (p.stride_h, p.stride_w, p.dilation_h, p.dilation_w) == (1, 1, 1, 1)
-            && p.c_in.is_multiple_of(lanes)
-            && p.c_out.is_multiple_of(lanes)
-            && p.c_in > 0
-            && p.c_out > 0
+            && channels(p.c_in)
+            && channels(p.c_out)
     }
 
     /// Down and across, tiles of an image.
@@ -324,10 +325,12 @@ impl Input<'_> {
                 }
             }
             let out = self.out[t * c..].as_mut_ptr();
-            let mut k = 0;
-            while k < c {
-                // SAFETY: `c` is a multiple of the lanes (`fits`), so a vector of channels from `k` is inside
-                // the pixel, or the zeros; point `q` has tile `t`'s channels at `q * step + t * c`.
+            let mut next = 0;
+            while next < c {
+                // The last vector may begin among the channels of the one before.
+                let k = next.min(c - S::LANES);
+                // SAFETY: `c` is at least the lanes (`fits`), so a vector of channels from `k` is inside the
+                // pixel, or the zeros; point `q` has tile `t`'s channels at `q * step + t * c`.
                 unsafe {
                     // Not initialised, since clearing it costs as much as a transform; lines below `rows` are.
                     let mut v = [MaybeUninit::<[S::V; N]>::uninit(); N];
@@ -363,7 +366,7 @@ impl Input<'_> {
                         j += 1;
                     }
                 }
-                k += S::LANES;
+                next += S::LANES;
             }
         }
     }
@@ -409,9 +412,11 @@ impl Output<'_> {
             let down = if SQUARE { P::OUTPUTS.min(oh - oy) } else { 1 };
             let across = P::OUTPUTS.min(ow - ox);
             let from = self.from[t * c..].as_ptr();
-            let mut k = 0;
-            while k < c {
-                // SAFETY: point `q` has tile `t`'s channels at `q * step + t * c`; `c` is a multiple of the
+            let mut next = 0;
+            while next < c {
+                // As in `Input`.
+                let k = next.min(c - S::LANES);
+                // SAFETY: point `q` has tile `t`'s channels at `q * step + t * c`; `c` is at least the
                 // lanes; outputs `oy .. oy + down`, `ox .. ox + across` of image `n` exist.
                 unsafe {
                     // Down first (a row has one line only): `v[j][i]` is output line `i` of point column `j`.
@@ -457,7 +462,7 @@ impl Output<'_> {
                         i += 1;
                     }
                 }
-                k += S::LANES;
+                next += S::LANES;
             }
         }
     }

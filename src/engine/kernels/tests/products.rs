@@ -83,8 +83,13 @@ fn dynamic_case(m: usize, k: usize, n: usize, opts: u64, seed: u64) {
     }
 }
 
-fn has_winograd(kernels: &Kernels) -> bool {
-    !matches!(kernels.isa(), Isa::Portable | Isa::Neon32)
+/// Whether a set has Winograd's transforms, and for so many channels, a multiple of 8.
+fn has_winograd(kernels: &Kernels, p: &ConvParams) -> bool {
+    match kernels.isa() {
+        Isa::Portable | Isa::Neon32 => false,
+        Isa::Neon | Isa::Avx2 => true,
+        Isa::Avx512 => p.c_in >= 16 && p.c_out >= 16,
+    }
 }
 
 fn conv_case(p: ConvParams, batch: usize, opts: u64, seed: u64) {
@@ -107,7 +112,9 @@ fn conv_case_by(
     let res = (opts & 2 != 0).then(|| r.vec(batch * p.output_len()));
     let want = conv(&p, batch, &x, &w, bias.as_deref(), res.as_deref());
     for kernels in all() {
-        if !has_winograd(&kernels) && algorithm.is_some() {
+        if !has_winograd(&kernels, &p) && algorithm.is_some() {
+            let made = Conv2d::with_algorithm(&kernels, p, &w, bias.as_deref(), algorithm);
+            assert!(matches!(made, Err(KernelError::Geometry(_))), "{kernels:?} {p:?}");
             continue;
         }
         let c = Conv2d::with_algorithm(&kernels, p, &w, bias.as_deref(), algorithm).expect("valid");
@@ -245,10 +252,12 @@ proptest! {
 
 #[test]
 fn every_tile_height_and_column_tail() {
-    for m in 1..=14 {
-        for n in 1..=34 {
-            packed_case(m, 5, n, (m * 7 + n) as u64, (m * 100 + n) as u64);
-        }
+    // Of sets with tiles of 6 rows and panels of 16 columns, then of those with 10 and 32.
+    let tiles = (1..=14).flat_map(|m| (1..=34).map(move |n| (m, n)));
+    let large = (15..=26).flat_map(|m| [1, 15, 16, 17, 31, 32, 33].map(|n| (m, n)));
+    let wide = (1..=14).flat_map(|m| [47, 48, 49, 63, 64, 65, 97, 128, 129].map(|n| (m, n)));
+    for (m, n) in tiles.chain(large).chain(wide) {
+        packed_case(m, 5, n, (m * 7 + n) as u64, (m * 100 + n) as u64);
     }
 }
 
@@ -357,7 +366,7 @@ fn winograd_is_chosen_and_stays_within_a_few_millionths() {
         let top = want.iter().map(|s| s.value.abs()).fold(0.0, f64::max);
         for kernels in all() {
             let conv = Conv2d::new(&kernels, p, &w, None).expect("valid");
-            if !has_winograd(&kernels) {
+            if !has_winograd(&kernels, &p) {
                 assert_eq!(conv.algorithm(), ConvAlgorithm::Direct);
                 continue;
             }
@@ -374,17 +383,19 @@ fn winograd_is_chosen_and_stays_within_a_few_millionths() {
 
 #[test]
 fn winograd_spreads_nan_within_a_tile() {
-    let p = ConvParams::new((10, 10), (8, 8), (3, 3));
-    for kernels in all().filter(has_winograd) {
+    const C: usize = 16;
+    let p = ConvParams::new((10, 10), (C, C), (3, 3));
+    for kernels in all().filter(|kernels| has_winograd(kernels, &p)) {
         let wanted = Some(ConvAlgorithm::Winograd4);
-        let conv = Conv2d::with_algorithm(&kernels, p, &[1.0; 576], None, wanted).expect("fits");
-        let mut x = vec![1.0; 800];
-        x[(3 * 10 + 3) * 8] = f32::NAN;
+        let conv =
+            Conv2d::with_algorithm(&kernels, p, &[1.0; C * C * 9], None, wanted).expect("fits");
+        let mut x = vec![1.0; p.input_len()];
+        x[(3 * 10 + 3) * C] = f32::NAN;
         let mut y = vec![0.0; p.output_len()];
         let mut scratch = vec![0.0; conv.scratch_len(1)];
         conv.run(&kernels, 1, &x, None, Activation::Relu, &mut y, &mut scratch);
         for (i, y) in y.iter().enumerate() {
-            let (oy, ox) = (i / 64, i / 8 % 8);
+            let (oy, ox) = (i / (8 * C), i / C % 8);
             if (1..=3).contains(&oy) && (1..=3).contains(&ox) {
                 assert!(y.is_nan(), "{kernels:?} at {oy} {ox}");
             }

@@ -292,7 +292,8 @@ fn gates_are_within_their_absolute_errors() {
     let n: i32 = 1 << 19;
     let special = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 0.0, -0.0, f32::MAX, 1e-40, -90.0];
     let sweep = (0..n).map(|i| (i - n / 2) as f32 * (40.0 / n as f32));
-    let x: Vec<f32> = sweep.chain(special).collect();
+    // Twice, for whole vectors of 16.
+    let x: Vec<f32> = sweep.chain(special).chain(special).collect();
     for k in all() {
         let (mut tanh, mut sigmoids) = (vec![0.0; x.len()], vec![0.0; x.len()]);
         k.checked.dispatch(Gates(&x, [&mut tanh, &mut sigmoids]));
@@ -413,12 +414,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn binary_broadcasts(n in 1usize..4, m in 1usize..5, c in 1usize..30, has in 0u8..8, op in 0u8..8, seed in any::<u64>()) {
+    fn binary_broadcasts(n in 1usize..4, m in 1usize..5, c in 1usize..40, has in 0u8..8, op in 0u8..8, seed in any::<u64>()) {
         binary_case([n, m, c], has, op, seed);
     }
 
     #[test]
-    fn reductions(outer in 1usize..4, len in 1usize..80, inner in 1usize..20, last in any::<bool>(), seed in any::<u64>()) {
+    fn reductions(outer in 1usize..4, len in 1usize..150, inner in 1usize..40, last in any::<bool>(), seed in any::<u64>()) {
         reduce_case([outer, len, if last { 1 } else { inner }], seed);
     }
 
@@ -429,7 +430,7 @@ proptest! {
 
     #[test]
     fn pooling(
-        hw in (1usize..9, 1usize..9), channels in 1usize..20, kernel in (1usize..4, 1usize..4), stride in (1usize..4, 1usize..4),
+        hw in (1usize..9, 1usize..9), channels in 1usize..40, kernel in (1usize..4, 1usize..4), stride in (1usize..4, 1usize..4),
         pads in (0usize..3, 0usize..3, 0usize..3, 0usize..3), kind in 0u8..3, ceil_mode in any::<bool>(), batch in 1usize..3,
         seed in any::<u64>(),
     ) {
@@ -444,7 +445,7 @@ proptest! {
     }
 
     #[test]
-    fn recurrent(steps in 0usize..6, batch in 1usize..5, input in 1usize..9, n in 1usize..20, opts in 0u8..16, seed in any::<u64>()) {
+    fn recurrent(steps in 0usize..6, batch in 1usize..5, input in 1usize..9, n in 1usize..40, opts in 0u8..16, seed in any::<u64>()) {
         recurrent_case(steps, batch, input, n, opts, seed);
     }
 
