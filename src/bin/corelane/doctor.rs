@@ -6,7 +6,7 @@ use crate::args::DoctorArgs;
 use crate::exit::{Code, Exit, Outcome};
 use crate::out::outln;
 use corelane::engine::kernels::Isa;
-use corelane::engine::ort::library::{self, LibraryError, Trial, VERSION_TRIED_MAX};
+use corelane::engine::ort::library::{self, Library, LibraryError, Trial, VERSION_TRIED_MAX};
 use corelane::engine::ort::settings::Provider;
 use corelane::limits::{CONNECTIONS_MAX, DESCRIPTORS_BESIDES_CONNECTIONS, MODELS_MAX, WORKERS_MAX};
 use corelane::sys::{affinity, cores, descriptors};
@@ -283,6 +283,11 @@ fn onnxruntime(configured: Option<&Path>, gpus: usize, found: &mut Findings) {
                     "models that require cuda or tensorrt will not be loaded",
                 );
             }
+            for provider in Provider::ALL.into_iter().filter(|p| *p != Provider::Cpu) {
+                if names.iter().any(|n| n == provider.ort_name()) {
+                    provider_parts(&library, provider, gpus, found);
+                }
+            }
         }
         Err(LibraryError::NotBuilt) => found.note(
             "providers",
@@ -290,5 +295,29 @@ fn onnxruntime(configured: Option<&Path>, gpus: usize, found: &mut Findings) {
             "build it with --features ort",
         ),
         Err(error) => found.problem("providers", error.to_string(), "use another library"),
+    }
+}
+
+/// What a provider needs besides the library.
+fn provider_parts(library: &Library, provider: Provider, gpus: usize, found: &mut Findings) {
+    const AREA: &str = "provider";
+    let name = provider.name();
+    let Err(error) = library::probe_provider(library, provider) else {
+        return found.ok(AREA, format!("{name} has what it needs of CUDA's libraries"));
+    };
+    let todo = match provider {
+        Provider::TensorRt => {
+            "install TensorRT, CUDA and cuDNN in the versions that the library names, and put their \
+             directories into LD_LIBRARY_PATH"
+        }
+        _ => {
+            "install CUDA and cuDNN in the versions that the library names, and put their directories \
+             into LD_LIBRARY_PATH; libcuda comes with NVIDIA's driver"
+        }
+    };
+    let what = format!("{name}: {error}");
+    match gpus {
+        0 => found.note(AREA, what, todo),
+        _ => found.problem(AREA, what, todo),
     }
 }

@@ -4,7 +4,6 @@
 
 use super::library;
 use std::fmt;
-use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -46,12 +45,10 @@ pub fn all() -> Result<Vec<Gpu>, String> {
         .map_err(|e| format!("{TOOL} (of NVIDIA's driver) can't be run: {e}"))?;
     let status = library::wait(&mut child, PATIENCE)
         .ok_or_else(|| format!("{TOOL} did not answer within {} s", PATIENCE.as_secs()))?;
-    let mut said = String::new();
-    if let Some(stdout) = child.stdout.take() {
-        let _ = stdout.take(ANSWER_BYTES_MAX).read_to_string(&mut said);
-    }
+    let said = child.stdout.take().map(|pipe| library::said(pipe, ANSWER_BYTES_MAX));
+    let said = said.unwrap_or_default();
     if !status.success() {
-        return Err(format!("{TOOL} failed ({status}): {}", said.trim()));
+        return Err(format!("{TOOL} failed ({status}): {said}"));
     }
     parse(&said)
 }

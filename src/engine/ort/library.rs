@@ -11,9 +11,13 @@
 #![doc = include_str!("versions.md")]
 
 use super::elf::{self, ElfError};
+use super::settings::Provider;
 use crate::limits::LIBRARY_TRIAL_MS_MAX;
+use rustix::fs::OFlags;
+use std::ffi::OsString;
 use std::fmt;
 use std::io::Read;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -29,6 +33,8 @@ pub const VARIABLE: &str = "ORT_DYLIB_PATH";
 const ENTRY: &str = "OrtGetApiBase";
 /// How symbol versions of ONNX Runtime begin.
 const VERSION_PREFIX: &str = "VERS_";
+/// How long a library may take to load.
+const PATIENCE: Duration = Duration::from_millis(LIBRARY_TRIAL_MS_MAX);
 /// Programs that do nothing, to load the library into.
 const IDLE_PROGRAMS: [&str; 2] = ["/bin/true", "/usr/bin/true"];
 /// Longest message of the system's loader that is kept, in bytes.
@@ -328,8 +334,29 @@ fn beside_program(dir: &Path) -> Option<PathBuf> {
 pub fn probe(configured: Option<&Path>) -> Result<Library, LibraryError> {
     let (path, found_by) = find(configured)?;
     let version = inspect(&path, found_by)?;
-    let trial = trial(&path, version, Duration::from_millis(LIBRARY_TRIAL_MS_MAX))?;
+    let trial = trial(&path, None, version, PATIENCE)?;
     Ok(Library { path, found_by, version, trial })
+}
+
+/// Makes sure that what `library` opens for `provider` can be loaded, with all that it needs of CUDA and
+/// TensorRT, in as much time as [`probe`] takes. The processor's provider is in the library itself.
+///
+/// # Errors
+/// `Io` where a file beside the library is not there, `Loader` with what it lacks, `Crashes`, `Hangs`.
+pub fn probe_provider(library: &Library, provider: Provider) -> Result<(), LibraryError> {
+    if provider == Provider::Cpu {
+        return Ok(());
+    }
+    let beside = |name: &str| {
+        let path = library.path.with_file_name(format!("libonnxruntime_providers_{name}.so"));
+        match std::fs::metadata(&path) {
+            Ok(_) => Ok(path),
+            Err(source) => Err(LibraryError::Io { path, found_by: library.found_by, source }),
+        }
+    };
+    // What every provider's library calls.
+    let shared = beside("shared")?;
+    trial(&beside(provider.name())?, Some(&shared), library.version, PATIENCE).map(drop)
 }
 
 /// What the file says of itself: ONNX Runtime of a version in the range, or why not.
@@ -353,8 +380,18 @@ fn inspect(path: &Path, found_by: FoundBy) -> Result<Version, LibraryError> {
     }
 }
 
-/// Lets a program that does nothing load the library.
-fn trial(path: &Path, version: Version, patience: Duration) -> Result<Trial, LibraryError> {
+/// Lets a program that does nothing load a library of a `version`, and another before it.
+fn trial(
+    path: &Path,
+    before: Option<&Path>,
+    version: Version,
+    patience: Duration,
+) -> Result<Trial, LibraryError> {
+    let mut preload = OsString::new();
+    for path in before.into_iter().chain([path]) {
+        preload.push(if preload.is_empty() { "" } else { ":" });
+        preload.push(path);
+    }
     // The loader separates paths by these.
     if path.to_str().is_none_or(|p| p.contains([' ', ':'])) {
         return Ok(Trial::Skipped("its path has a blank or a colon"));
@@ -363,7 +400,7 @@ fn trial(path: &Path, version: Version, patience: Duration) -> Result<Trial, Lib
         return Ok(Trial::Skipped("this system has no program `true`"));
     };
     let spawned = Command::new(program)
-        .env("LD_PRELOAD", path)
+        .env("LD_PRELOAD", preload)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -372,12 +409,8 @@ fn trial(path: &Path, version: Version, patience: Duration) -> Result<Trial, Lib
         return Ok(Trial::Skipped("the system gives no process to try it in"));
     };
     let status = wait(&mut child, patience);
-    let mut said = Vec::new();
-    if let Some(stderr) = child.stderr.take() {
-        // Its writers are gone: this ends.
-        let _ = stderr.take(LOADER_TEXT_BYTES_MAX).read_to_end(&mut said);
-    }
-    let said = String::from_utf8_lossy(&said).trim().to_string();
+    let said = child.stderr.take().map(|pipe| said(pipe, LOADER_TEXT_BYTES_MAX));
+    let said = said.unwrap_or_default();
     let path = path.to_path_buf();
     match status {
         None => Err(LibraryError::Hangs { path, version, waited: patience }),
@@ -395,6 +428,18 @@ fn trial(path: &Path, version: Version, patience: Duration) -> Result<Trial, Lib
         }
         Some(status) => Err(LibraryError::Crashes { path, version, status }),
     }
+}
+
+/// What is in `pipe` of a process that has ended, without the white space around it; at most `bytes_max`.
+/// Does not wait for more: processes that it left behind may hold the other end.
+pub(super) fn said(pipe: impl Read + AsFd, bytes_max: u64) -> String {
+    let mut said = Vec::new();
+    let flags = rustix::fs::fcntl_getfl(&pipe).map(|flags| flags | OFlags::NONBLOCK);
+    if flags.is_ok_and(|flags| rustix::fs::fcntl_setfl(&pipe, flags).is_ok()) {
+        // Keeps what was read before there is an error: that no more is there now.
+        let _ = pipe.take(bytes_max).read_to_end(&mut said);
+    }
+    String::from_utf8_lossy(&said).trim().to_string()
 }
 
 /// Waits for `child`, and ends it when the patience is over.

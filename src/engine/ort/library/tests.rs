@@ -163,10 +163,31 @@ fn a_library_that_crashes_or_hangs_does_so_elsewhere() {
     let path = scratch.library("hang.so", &hang, "VERS_1.20.0", &[]).unwrap();
     let patience = Duration::from_millis(150);
     let version = inspect(&path, FoundBy::Configuration).unwrap();
-    match trial(&path, version, patience) {
+    match trial(&path, None, version, patience) {
         Err(LibraryError::Hangs { waited, .. }) => assert_eq!(waited, patience),
         other => panic!("{other:?}"),
     }
+}
+
+/// What the process that tried it leaves behind may hold its pipes; the answer does not wait for that.
+#[test]
+fn a_library_that_leaves_a_process_behind_is_not_waited_for() {
+    let scratch = Scratch::new();
+    let stays = scratch.write("stays", "");
+    let gave_up = scratch.0.join("gave-up");
+    // Until the file is gone, or for half a minute; then it says that nobody came.
+    let fork = format!(
+        "#include <unistd.h>\n#include <fcntl.h>\n{ENTRY_ONLY}__attribute__((constructor)) static void early(void) {{\n\
+         if (fork()) return;\n\
+         for (int n = 0; n < 600; n++) {{ usleep(50000); if (access({stays:?}, F_OK)) _exit(0); }}\n\
+         creat({gave_up:?}, 0600); _exit(0); }}\n"
+    );
+    let name = "libonnxruntime.so.1.20.0";
+    let Some(path) = scratch.library(name, &fork, "VERS_1.20.0", &[]) else { return };
+    let library = probe(Some(&path)).unwrap();
+    assert_eq!(library.trial, Trial::Loads);
+    std::fs::remove_file(stays).unwrap();
+    assert!(!gave_up.exists(), "the answer came only when the process that was left behind ended");
 }
 
 #[test]
@@ -183,6 +204,41 @@ fn a_library_that_lacks_something_is_refused_with_what_it_lacks() {
     match refused(&path) {
         LibraryError::Loader { said, .. } => assert!(said.contains("libpart.so"), "{said}"),
         other => panic!("{other}"),
+    }
+}
+
+/// What a provider needs is tried as well: its own file, the one that all providers call, and what it lacks.
+#[test]
+fn a_providers_library_is_tried_with_what_it_needs() {
+    let scratch = Scratch::new();
+    let name = "libonnxruntime.so.1.20.0";
+    let Some(path) = scratch.library(name, ENTRY_ONLY, "VERS_1.20.0", &[]) else { return };
+    let library = probe(Some(&path)).unwrap();
+    probe_provider(&library, Provider::Cpu).unwrap();
+    let missing = |part: &str| match probe_provider(&library, Provider::Cuda) {
+        Err(LibraryError::Io { path, .. }) => assert!(path.ends_with(part), "{}", path.display()),
+        other => panic!("{other:?}"),
+    };
+    missing("libonnxruntime_providers_shared.so");
+    let shared = "int Provider_GetHost(void) { return 0; }\n";
+    scratch.library("libonnxruntime_providers_shared.so", shared, "", &[]);
+    missing("libonnxruntime_providers_cuda.so");
+    // As the real one: it calls what it does not name, and all of it is looked for at once.
+    let cuda =
+        "int Provider_GetHost(void);\nint GetProvider(void) { return Provider_GetHost(); }\n";
+    scratch.library("libonnxruntime_providers_cuda.so", cuda, "", &["-Wl,-z,now"]);
+    probe_provider(&library, Provider::Cuda).unwrap();
+    let dir = scratch.0.display().to_string();
+    let part = scratch.library("libcublas_made_up.so", "void part(void) {}\n", "", &[]).unwrap();
+    let link = ["-L", &dir, "-Wl,--no-as-needed", "-lcublas_made_up"];
+    scratch.library("libonnxruntime_providers_cuda.so", cuda, "", &link);
+    std::fs::remove_file(part).unwrap();
+    match probe_provider(&library, Provider::Cuda) {
+        Err(LibraryError::Loader { said, path }) => {
+            assert!(said.contains("libcublas_made_up.so"), "{said}");
+            assert!(path.ends_with("libonnxruntime_providers_cuda.so"), "{}", path.display());
+        }
+        other => panic!("{other:?}"),
     }
 }
 
