@@ -16,8 +16,8 @@
 
 use clap::Parser;
 use corelane::client::{Address, Client, Options};
-use corelane::engine::ort::Unbound;
 use corelane::engine::ort::settings::parse_providers;
+use corelane::engine::ort::{OrtSettings, Unbound};
 use corelane::engine::{EngineKind, Instance, LoadRequest, PlanIndex};
 use corelane::lab::sample::{Spread, percentile};
 use corelane::model::{LoadedModel, Manifest};
@@ -38,6 +38,9 @@ struct Arguments {
     /// Where ONNX Runtime computes, first choice first.
     #[arg(long, value_delimiter = ',', default_value = "cpu")]
     provider: Vec<String>,
+    /// Runs as CUDA graphs, where they are bound; on a GPU only.
+    #[arg(long)]
+    cuda_graph: bool,
     /// Rows of a run.
     #[arg(long, value_delimiter = ',', default_value = "1,8,32")]
     batch: Vec<usize>,
@@ -56,16 +59,18 @@ fn load(
     path: &Path,
     kind: EngineKind,
     batches: &[usize],
-    providers: &[String],
+    arguments: &Arguments,
 ) -> Result<LoadedModel, Error> {
+    let providers = &arguments.provider;
     let mut manifest = Manifest::read(path)?;
     manifest.engine = kind;
     manifest.ort.providers = parse_providers(providers)?;
+    manifest.ort.cuda_graph = arguments.cuda_graph;
     manifest.batch_sizes = batches.to_vec();
     manifest.max_batch_size = batches[batches.len() - 1];
     manifest.max_request_rows = manifest.max_batch_size;
     manifest.preferred_batch_size = Vec::new();
-    if kind == EngineKind::Ort && providers != ["cpu"] {
+    if kind == EngineKind::Ort && *providers != ["cpu"] {
         // Products on a GPU may be shorter; the goldens are the processor's.
         manifest.tolerance = manifest.tolerance.max(1e-2);
     }
@@ -237,7 +242,7 @@ fn measure(path: &Path, arguments: &Arguments) -> Result<(), Error> {
     let asked = |batch: usize| arguments.batch.contains(&batch);
 
     affinity::pin(worker)?;
-    let loaded = load(path, EngineKind::Ort, &batches, &arguments.provider)?;
+    let loaded = load(path, EngineKind::Ort, &batches, arguments)?;
     let name = loaded.manifest.name.clone();
     let backend = loaded.engine.backend().ok_or("engine ort says where it computes")?;
     let got: Vec<String> = backend.backend_got.iter().map(ToString::to_string).collect();
@@ -246,7 +251,7 @@ fn measure(path: &Path, arguments: &Arguments) -> Result<(), Error> {
     println!("|---|---|---|---|---|---|");
     let mut bare = loaded.engine.instance()?;
     if arguments.provider == ["cpu"] {
-        let plan = load(path, EngineKind::Plan, &batches, &arguments.provider)?;
+        let plan = load(path, EngineKind::Plan, &batches, arguments)?;
         let mut ours = plan.engine.instance()?;
         for (n, &batch) in batches.iter().enumerate().filter(|(_, batch)| asked(**batch)) {
             let sides = Sides::measure(
@@ -265,7 +270,8 @@ fn measure(path: &Path, arguments: &Arguments) -> Result<(), Error> {
         bind_inputs: &loaded.manifest.bind_inputs,
         arena_bytes_max: loaded.manifest.arena_bytes_max,
     };
-    let mut unbound = Unbound::new(&request, &loaded.manifest.ort)?;
+    let unbound = OrtSettings { cuda_graph: false, ..loaded.manifest.ort.clone() };
+    let mut unbound = Unbound::new(&request, &unbound)?;
     for (n, &batch) in batches.iter().enumerate().filter(|(_, batch)| asked(**batch)) {
         let mut payload = Payload::new(&loaded, batch);
         let inputs = payload.inputs.clone();
@@ -289,7 +295,7 @@ fn measure(path: &Path, arguments: &Arguments) -> Result<(), Error> {
     }
     for (client, place) in clients {
         let host = Host::start(
-            ModelSetup::from(load(path, EngineKind::Ort, &batches, &arguments.provider)?),
+            ModelSetup::from(load(path, EngineKind::Ort, &batches, arguments)?),
             worker,
             client,
         )?;

@@ -315,6 +315,10 @@ pub struct BackendReport {
     pub backend_canary: Option<Canary>,
     /// Whether requests are in memory that a GPU copies from and to at once; `None` on the processor alone.
     pub backend_pinned: Option<bool>,
+    /// Whether workers sleep while a GPU computes, else they may spin; `None` on the processor alone.
+    pub backend_sleeps: Option<bool>,
+    /// Whether runs are CUDA graphs that are replayed; `None` on the processor alone.
+    pub backend_cuda_graph: Option<bool>,
     /// How far half precision is from single precision; `None` where it was not asked for.
     pub backend_precision: Option<PrecisionReport>,
     /// Engines that TensorRT keeps; `None` without it, or where no cache was asked for.
@@ -384,7 +388,7 @@ pub enum EngineErrorKind {
     Manifest,
     /// The engine's shared library can't be used.
     Library,
-    /// A provider that is required did not take.
+    /// A provider that is required did not take, or can't do what is asked of it.
     Backend,
     /// The precision that was asked for can't be had, or strays too far.
     Precision,

@@ -30,6 +30,7 @@
 //! | `[ort]` `providers` | `["cpu"]` | where ONNX Runtime may compute, first choice first: `"tensorrt"`, `"cuda"`, `"cpu"`; each must take, unless `:preferred` is behind it; without `"cpu"` no node may run on the processor |
 //! | `[ort]` `device` | 0 | which GPU |
 //! | `[ort]` `gpu_memory_bytes_max` | what there is | GPU memory that one worker's instance takes for tensors |
+//! | `[ort]` `cuda_graph` | false | captures runs on the GPU as CUDA graphs, one for each batch size, and replays them; refused where it can't hold |
 //! | `[ort]` `precision` | `"fp32"` | `"fp16"` computes in half precision, and compares with the model file at load |
 //! | `[ort]` `fp16_file` | `"model_fp16.onnx"`, if it is there | the model in half precision, inputs and outputs as they are; only `"tensorrt"` can do without |
 //! | `[ort]` `fp16_tolerance` | 1e-2 | allowed difference of half from single precision, over the largest value |
@@ -37,8 +38,8 @@
 
 use crate::engine::EngineKind;
 use crate::engine::fake::{FakeCompute, FakeFault, FakeWork};
-use crate::engine::ort::OrtSettings;
 use crate::engine::ort::settings::{Precision, parse_providers};
+use crate::engine::ort::{OrtSettings, graph};
 use crate::limits::{
     ARENA_BYTES_MAX_DEFAULT, BATCH_ROWS_MAX, BATCH_SIZES_MAX, MODEL_NAME_LEN_MAX,
     PRIORITY_LEVELS_MAX, QUEUE_DELAY_US_MAX, ROW_AXES_MAX, SLOTS_PER_MODEL_MAX,
@@ -454,6 +455,8 @@ fn ort_section(t: Table<'_>, dir: &Path) -> Result<OrtSettings, TomlError> {
         settings.device = device as u32;
     }
     settings.gpu_memory_bytes_max = t.integer("gpu_memory_bytes_max", 1, isize::MAX as u64)?;
+    settings.cuda_graph = t.boolean("cuda_graph")?.unwrap_or(false);
+    graph::check(&settings).map_err(|e| t.invalid("cuda_graph", e.to_string()))?;
     if let Some(name) = t.text("precision")? {
         settings.precision =
             Precision::ALL.into_iter().find(|p| p.name() == name).ok_or_else(|| {

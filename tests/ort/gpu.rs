@@ -161,8 +161,10 @@ fn every_batch_size(library: &Path, providers: &[&str]) {
 }
 
 /// Two instances at once, each on a thread of its own, answer with their own rows.
-fn two_instances(library: &Path, providers: &[&str]) {
-    let loaded = load(settings(library, providers), &[1, 8]).unwrap_or_else(|e| panic!("{e}"));
+fn two_instances(ort: OrtSettings) {
+    let providers: Vec<String> = ort.providers.iter().map(ToString::to_string).collect();
+    let what = format!("{}, graphs: {}", providers.join(", "), ort.cuda_graph);
+    let loaded = load(ort, &[1, 8]).unwrap_or_else(|e| panic!("{e}"));
     let rows = rows(&loaded, 16);
     let inputs = [rows[..8].concat(), rows[8..].concat()];
     let wanted = inputs.each_ref().map(|input| {
@@ -179,7 +181,7 @@ fn two_instances(library: &Path, providers: &[&str]) {
                     same(&run(&mut *instance, 1, input), wanted, "beside another instance");
                 }
                 let ns = p50(|| drop(run(&mut *instance, 1, input)));
-                println!("{providers:?}: two at once, batch 8 p50 {} us each", ns / 1000);
+                println!("{what}: two at once, batch 8 p50 {} us each", ns / 1000);
             });
         }
     });
@@ -189,7 +191,7 @@ fn two_instances(library: &Path, providers: &[&str]) {
 fn the_same_on_the_processor() {
     let Some(library) = refusals() else { return };
     every_batch_size(library, &["cpu"]);
-    two_instances(library, &["cpu"]);
+    two_instances(settings(library, &["cpu"]));
 }
 
 #[test]
@@ -201,7 +203,53 @@ fn cuda_at_every_batch_size() {
 #[test]
 fn two_instances_on_one_gpu() {
     let Some(found) = gpu_library() else { return };
-    two_instances(&found, &["cuda", "cpu"]);
+    two_instances(settings(&found, &["cuda", "cpu"]));
+}
+
+/// Runs that are replayed answer as those that are not, at every batch size; two instances at once too.
+#[test]
+fn cuda_graphs_answer_as_runs_that_are_not_captured() {
+    let Some(found) = gpu_library() else { return };
+    let plain = || settings(&found, &["cuda", "cpu"]);
+    let graphs = || OrtSettings { cuda_graph: true, ..plain() };
+    let engines =
+        [plain(), graphs()].map(|ort| load(ort, &SIZES).unwrap_or_else(|e| panic!("{e}")));
+    for (engine, graph) in engines.iter().zip([false, true]) {
+        let backend = engine.engine.backend().unwrap();
+        assert_eq!(backend.backend_cuda_graph, Some(graph), "{backend:?}");
+    }
+    let rows = rows(&engines[0], SIZES[SIZES.len() - 1]);
+    let [mut wanted, mut got] = engines.each_ref().map(|e| e.engine.instance().unwrap());
+    // Twice, and other rows the second time: a graph must see the bytes that were written last.
+    for turn in 0..2 {
+        for (n, &size) in SIZES.iter().enumerate() {
+            let mut of_turn = rows[..size].to_vec();
+            of_turn.rotate_left(turn.min(size - 1));
+            let input = of_turn.concat();
+            let wanted = run(&mut *wanted, n, &input);
+            same(&run(&mut *got, n, &input), &wanted, &format!("batch {size}, turn {turn}"));
+        }
+    }
+    for (n, &size) in SIZES.iter().enumerate() {
+        let input = rows[..size].concat();
+        let (launched, replayed) =
+            (p50(|| drop(run(&mut *wanted, n, &input))), p50(|| drop(run(&mut *got, n, &input))));
+        println!(
+            "batch {size}: launched p50 {} us, replayed {} us",
+            launched / 1000,
+            replayed / 1000
+        );
+    }
+    two_instances(graphs());
+}
+
+/// While it waits for the GPU, a thread leaves its core to others.
+#[test]
+fn a_thread_sleeps_while_the_gpu_computes() {
+    let Some(found) = gpu_library() else { return };
+    let loaded = load(settings(&found, &["cuda", "cpu"]), &[64]).unwrap_or_else(|e| panic!("{e}"));
+    let backend = loaded.engine.backend().unwrap();
+    assert_eq!(backend.backend_sleeps, Some(true), "{backend:?}");
 }
 
 #[test]

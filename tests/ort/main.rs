@@ -12,15 +12,18 @@ mod precision;
 mod sharing;
 
 use corelane::client::{Address, Client, Infer, Options};
-use corelane::engine::ort::OrtSettings;
+use corelane::engine::ort::graph::GraphError;
 use corelane::engine::ort::settings::parse_providers;
-use corelane::engine::{EngineErrorKind, EngineKind};
+use corelane::engine::ort::{OrtSettings, Unbound};
+use corelane::engine::{EngineErrorKind, EngineKind, LoadRequest};
+use corelane::limits::ARENA_BYTES_MAX_DEFAULT;
 use corelane::model::check::values;
 use corelane::model::{LoadedModel, Manifest, ModelError};
 use corelane::runtime::{ModelSetup, Runtime};
 use corelane::sys::alloc::{CountingAllocator, hot_calls, installed};
 use corelane::transport::{ServerOptions, UnixOptions};
 use corelane::units::{DType, Micros, Rows};
+use sharing::Server;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -81,15 +84,19 @@ impl Drop for Scratch {
     }
 }
 
-/// A library that claims to be ONNX Runtime of `version`; `None` without a C compiler.
+/// A library that claims to be ONNX Runtime of `version`, and has nothing; `None` without a C compiler.
 fn made_library(dir: &Path, version: &str, more: &str) -> Option<PathBuf> {
+    library_of(dir, version, &format!("const void *OrtGetApiBase(void) {{ return 0; }}\n{more}\n"))
+}
+
+/// A library of `code` that claims to be ONNX Runtime of `version`; `None` without a C compiler.
+fn library_of(dir: &Path, version: &str, code: &str) -> Option<PathBuf> {
     let write = |name: &str, text: String| {
         let path = dir.join(name);
         std::fs::write(&path, text).unwrap();
         path
     };
-    let code =
-        write("code.c", format!("const void *OrtGetApiBase(void) {{ return 0; }}\n{more}\n"));
+    let code = write("code.c", code.into());
     let script = write("script", format!("VERS_{version} {{ global: OrtGetApiBase; local: *; }};"));
     let path = dir.join(format!("libonnxruntime.so.{version}"));
     let mut cc = Command::new("cc");
@@ -133,6 +140,16 @@ fn refusals() -> &'static Option<PathBuf> {
         ] {
             cases.extend(made_library(&scratch.0, version, more).map(|path| (path, said)));
         }
+        // Tried in another process, it is gone before this one opens it.
+        let gone = scratch.0.join("libonnxruntime.so.1.30.3");
+        let goes = format!(
+            "#include <unistd.h>\n__attribute__((constructor)) static void f(void) {{ unlink({gone:?}); }}"
+        );
+        let goes = made_library(&scratch.0, "1.30.3", &goes);
+        cases.extend(goes.map(|path| (path, "(ONNX Runtime 1.30.3) can't be opened")));
+        // It is what it says, but has nothing.
+        let empty = made_library(&scratch.0, "1.30.4", "");
+        cases.extend(empty.map(|path| (path, "(ONNX Runtime 1.30.4) can't be opened")));
         for (path, part) in cases {
             let (kind, said) = refusal("mlp", settings(&path, &["cpu"]));
             assert_eq!(kind, EngineErrorKind::Library, "{said}");
@@ -162,6 +179,38 @@ fn what_can_not_be_used_is_refused_in_time_while_others_are_served() {
     refusals();
 }
 
+/// What CUDA graphs need is not there: an error that says what would be right, or, where the GPU was only
+/// preferred, a model without them that says so.
+#[test]
+fn cuda_graphs_without_a_gpu_are_refused_or_told() {
+    let Some(found) = refusals() else { return };
+    let graphs = |list: &[&str]| OrtSettings { cuda_graph: true, ..settings(found, list) };
+    let (kind, said) = refusal("mlp", graphs(&["cpu"]));
+    assert_eq!(kind, EngineErrorKind::Backend, "{said}");
+    assert!(said.contains("put cuda or tensorrt into providers"), "{said}");
+    let bytes = std::fs::read(model_dir("mlp").join("model.onnx")).unwrap();
+    let request = LoadRequest {
+        bytes: &bytes,
+        batch_sizes: &[1],
+        bind_axes: &[],
+        bind_inputs: &[],
+        arena_bytes_max: ARENA_BYTES_MAX_DEFAULT,
+    };
+    let error = Unbound::new(&request, &graphs(&["cuda", "cpu"])).err().unwrap();
+    let source = std::error::Error::source(&error).unwrap().downcast_ref::<GraphError>();
+    assert!(matches!(source, Some(GraphError::Unbound)), "{error}");
+    if gpu::present() {
+        return;
+    }
+    let (kind, said) = refusal("mlp", graphs(&["cuda", "cpu"]));
+    assert_eq!(kind, EngineErrorKind::Backend, "{said}");
+    assert!(said.contains("provider cuda is required"), "{said}");
+    let loaded = load("mlp", graphs(&["cuda:preferred", "cpu"])).unwrap_or_else(|e| panic!("{e}"));
+    let json = serde_json::to_value(loaded.inspect()).unwrap();
+    assert_eq!(json["backend_missing"][0]["provider"], "cuda");
+    assert!(json["backend_cuda_graph"].is_null() && json["backend_sleeps"].is_null(), "{json}");
+}
+
 #[test]
 fn a_process_has_one_library() {
     let Some(found) = refusals() else { return };
@@ -172,6 +221,38 @@ fn a_process_has_one_library() {
     let (kind, said) = refusal("mlp", settings(&copy, &["cpu"]));
     assert_eq!(kind, EngineErrorKind::Library);
     assert!(said.contains("one process has one ONNX Runtime"), "{said}");
+}
+
+/// A library that gives no interface of the version that is asked for.
+const KEEPS_BACK: &str = "#include <stddef.h>
+static const void *api(unsigned version) { (void)version; return NULL; }
+static const char *version(void) { return \"1.30.5\"; }
+static const struct { const void *(*a)(unsigned); const char *(*b)(void); } base = { api, version };
+const void *OrtGetApiBase(void) { return &base; }";
+
+/// By [`a_library_that_does_not_work_is_not_taken_for_another`].
+#[test]
+#[ignore = "it spoils its process"]
+fn child_opens_a_library_that_does_not_work() {
+    let Some(found) = library::library() else { return };
+    let scratch = Scratch::new("keeps");
+    let Some(bad) = library_of(&scratch.0, "1.30.5", KEEPS_BACK) else { return };
+    for _ in 0..2 {
+        let (kind, said) = refusal("mlp", settings(&bad, &["cpu"]));
+        assert_eq!(kind, EngineErrorKind::Library, "{said}");
+        assert!(said.contains("1.30.5) can't be opened"), "{said}");
+    }
+    let (_, said) = refusal("mlp", settings(&found, &["cpu"]));
+    assert!(said.contains("this process has opened") && said.contains("1.30.5"), "{said}");
+}
+
+#[test]
+fn a_library_that_does_not_work_is_not_taken_for_another() {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--ignored", "--exact", "child_opens_a_library_that_does_not_work"]);
+    let output = child.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
 }
 
 #[test]
@@ -336,6 +417,19 @@ fn the_program_refuses_measures_and_advises() {
         let (code, _, err, took) = run(&["serve", "--config", &config(&text)]);
         assert!(code == Some(3) && err.contains("cuda is required"), "{err}");
         assert!(took < ANSWER_WITHIN);
+        // Or the others are served.
+        let magika = model_dir("magika").display().to_string();
+        let (text, socket) = (text.replace("'socket'", "'others'"), scratch.0.join("others"));
+        let text =
+            text.replace("[runtime]", "[runtime]\npin = false\non_load_error = 'serve_others'");
+        let text = format!("{text}[[model]]\npath = '{magika}'\nengine = 'ort'\n");
+        let server = Server::start(found, &["--config", &config(&text)]);
+        assert_eq!(server.ready["models"].as_array().unwrap().len(), 1, "{}", server.ready);
+        let reason = server.ready["not_served"][0]["reason"].as_str().unwrap();
+        assert!(reason.contains("cuda is required"), "{reason}");
+        let mut client = Client::connect(&Address::Unix(socket), Options::default()).unwrap();
+        let magika = client.open("magika").unwrap();
+        client.infer(&magika, Rows(1), &vec![0; magika.input_len(1)]).unwrap();
     }
     let finding = |out: &str, area: &str| -> serde_json::Value {
         let json: serde_json::Value = serde_json::from_str(out).unwrap();

@@ -21,25 +21,43 @@ fn sessions_on_the_processor_share_weights() {
     }
 }
 
-struct Server(Child);
+/// A server that is ready.
+pub struct Server {
+    child: Child,
+    /// The line that says so.
+    pub ready: serde_json::Value,
+}
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+impl Server {
+    /// `corelane serve` with `args` and a library.
+    pub fn start(library: &Path, args: &[&str]) -> Server {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_corelane"));
+        command.arg("serve").args(args).env("ORT_DYLIB_PATH", library);
+        command.stdout(Stdio::piped()).stdin(Stdio::null());
+        let mut server = Server { child: command.spawn().unwrap(), ready: Default::default() };
+        let mut line = String::new();
+        BufReader::new(server.child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        server.ready = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line:?}"));
+        server
+    }
+
+    /// One with `workers` workers for the model in `dir`.
+    fn with_workers(library: &Path, dir: &Path, workers: usize) -> Server {
+        let (model, socket) = (dir.display().to_string(), dir.join(format!("socket-{workers}")));
+        let (socket, workers) = (socket.display().to_string(), workers.to_string());
+        Server::start(library, &["--model", &model, "--unix", &socket, "--unpinned", &workers])
+    }
+
+    fn threads(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap().count()
     }
 }
 
-/// The line that says ready of a server with `workers` workers.
-fn ready(dir: &Path, library: &Path, workers: usize) -> serde_json::Value {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_corelane"));
-    command.arg("serve").arg("--model").arg(dir).arg("--unpinned").arg(workers.to_string());
-    command.arg("--unix").arg(dir.join(format!("socket-{workers}")));
-    command.env("ORT_DYLIB_PATH", library).stdout(Stdio::piped()).stdin(Stdio::null());
-    let mut server = Server(command.spawn().unwrap());
-    let mut line = String::new();
-    BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line:?}"))
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 #[test]
@@ -58,16 +76,18 @@ fn a_second_instance_has_no_weights_of_its_own() {
         file.display()
     );
     std::fs::write(scratch.0.join("manifest.toml"), manifest).unwrap();
-    let (one, three) = (ready(&scratch.0, library, 1), ready(&scratch.0, library, 3));
+    let [one, three] = [1, 3].map(|workers| Server::with_workers(library, &scratch.0, workers));
+    assert_eq!(three.threads() - one.threads(), 2, "sessions have no threads of their own");
+    let (one, three) = (&one.ready, &three.ready);
     let weights = three["models"][0]["memory"]["weight_bytes"].as_u64().unwrap();
     assert_eq!(one["models"][0]["memory"]["weight_bytes"], weights, "shared, so not multiplied");
     let resident = |ready: &serde_json::Value| ready["resident_bytes"].as_u64().unwrap();
-    let each = resident(&three).saturating_sub(resident(&one)) / 2;
+    let each = resident(three).saturating_sub(resident(one)) / 2;
     println!(
         "resnet18: {weights} bytes of weights; resident {} with one worker, {} with three: {each} for \
          each more",
-        resident(&one),
-        resident(&three)
+        resident(one),
+        resident(three)
     );
     // With weights of its own, a worker would take them, and its intermediates besides.
     assert!(each < weights, "{each} bytes for each more worker, the weights are {weights}");

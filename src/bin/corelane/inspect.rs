@@ -64,6 +64,16 @@ fn backend_lines(b: &BackendReport) -> String {
         let (got, cpu) = (tensors::span(c.got_ns.0), tensors::span(c.cpu_ns.0));
         let _ = writeln!(out, "  canary    batch {}: {got}, on the processor {cpu}", c.batch_size);
     }
+    let flags = [
+        (b.backend_pinned, "requests in pinned memory"),
+        (b.backend_sleeps, "workers sleep while it computes"),
+        (b.backend_cuda_graph, "runs are CUDA graphs"),
+    ];
+    for (flag, what) in flags {
+        if let Some(flag) = flag {
+            let _ = writeln!(out, "  GPU       {what}: {}", if flag { "yes" } else { "no" });
+        }
+    }
     if let Some(c) = &b.backend_engine_cache {
         let _ = match (&c.dir, &c.reason) {
             (Some(dir), _) => writeln!(out, "  engines   {} kept in {dir}", c.engines),

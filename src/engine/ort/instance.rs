@@ -1,13 +1,16 @@
-//! The mutable half: one session a worker, and for each batch size tensors that are bound once.
+//! The mutable half: one session a worker, and for each batch size tensors that are bound once. Where runs are
+//! CUDA graphs, their twins on the device are bound instead (`fixed`).
 
+use super::fixed::{DeviceTensor, Fixed, Place, no_capture};
 use super::interface::{Input, Interface};
-use super::session::{Live, Pinned, Recipe, Tensor, engine_error};
+use super::session::{Live, Memory, Recipe, Tensor, checked, engine_error, succeeded};
 use crate::engine::{EngineError, EngineErrorKind, Instance, PlanIndex, RunError};
-use crate::model::signature::Signature;
+use crate::model::signature::{Signature, TensorSpec};
 use crate::sys::region;
 use crate::units::DType;
 use ort::AsPointer;
 use ort::session::{IoBinding, Session};
+use ort::sys::OrtValue;
 use std::ffi::CString;
 use std::rc::Rc;
 
@@ -17,6 +20,8 @@ struct Plan {
     /// Those that requests carry, then those that the manifest binds to a constant.
     inputs: Vec<Tensor>,
     outputs: Vec<Tensor>,
+    /// Where runs are CUDA graphs: what is bound then.
+    fixed: Option<Fixed>,
 }
 
 /// An instance on its own session.
@@ -33,9 +38,10 @@ pub struct OrtInstance {
     session: Live,
 }
 
-// SAFETY: an instance moves whole: its session, its bindings, and every clone of the `Rc` to the pinned
-// memory, none of which is kept elsewhere. ONNX Runtime's objects are not tied to a thread; that no two
-// threads use them at a time is what `&mut` says.
+// SAFETY: an instance moves whole: its session, its bindings, and every clone of the `Rc`s to memory of the
+// session and to the driver's stream, none of which is kept elsewhere. ONNX Runtime's objects and the
+// driver's are not tied to a thread (`Fixed` looks where a graph is); that no two threads use them at a time
+// is what `&mut` says.
 unsafe impl Send for OrtInstance {}
 
 /// Inputs in the order of an instance: those that requests carry first.
@@ -56,7 +62,7 @@ pub fn c_name(name: &str) -> Result<CString, EngineError> {
 pub fn input_tensor(
     input: &Input,
     rows: usize,
-    pinned: Option<&Rc<Pinned>>,
+    pinned: Option<&Rc<Memory>>,
 ) -> Result<Tensor, EngineError> {
     let mut tensor = Tensor::new(input.dtype, &input.shape(rows), pinned)
         .map_err(|e| engine_error("an input's tensor", &e))?;
@@ -66,16 +72,15 @@ pub fn input_tensor(
     Ok(tensor)
 }
 
-fn bind(binding: &mut IoBinding, names: &[CString], tensors: &[Tensor]) -> Result<(), ort::Error> {
+/// Binds each input to its tensor, which must outlive the binding.
+fn bind(
+    binding: &mut IoBinding,
+    names: &[CString],
+    tensors: impl Iterator<Item = *const OrtValue>,
+) -> Result<(), ort::Error> {
     for (name, tensor) in names.iter().zip(tensors) {
-        // SAFETY: binding and tensor are alive; the tensor outlives the binding (`Plan`).
-        unsafe {
-            ort::Error::result_from_status((ort::api().BindInput)(
-                binding.ptr_mut(),
-                name.as_ptr(),
-                tensor.ptr(),
-            ))?;
-        }
+        // SAFETY: binding and tensor are alive; the tensor outlives the binding, as the caller says.
+        checked(unsafe { (ort::api().BindInput)(binding.ptr_mut(), name.as_ptr(), tensor) })?;
     }
     Ok(())
 }
@@ -91,8 +96,10 @@ pub fn trial_run(
     let names = inputs.iter().map(|i| c_name(&i.name)).collect::<Result<Vec<_>, _>>()?;
     let tensors =
         inputs.iter().map(|i| input_tensor(i, rows, None)).collect::<Result<Vec<_>, _>>()?;
+    // It may be on a GPU.
+    let _gpu = no_capture();
     let mut binding = session.create_binding().map_err(failed)?;
-    bind(&mut binding, &names, &tensors).map_err(failed)?;
+    bind(&mut binding, &names, tensors.iter().map(Tensor::ptr)).map_err(failed)?;
     for name in &interface.outputs {
         binding.bind_output_to_device(name, &Default::default()).map_err(failed)?;
     }
@@ -111,7 +118,7 @@ impl OrtInstance {
         self.pinned
     }
 
-    /// Makes a session and binds tensors for every batch size.
+    /// Makes a session and binds tensors for every batch size. Where runs are CUDA graphs, captures them.
     pub fn new(
         recipe: &Recipe,
         interface: &Interface,
@@ -119,68 +126,112 @@ impl OrtInstance {
         batch_sizes: &[usize],
     ) -> Result<OrtInstance, EngineError> {
         let session = recipe.session(None).map_err(|e| engine_error("the session", &e))?;
-        let inputs = ordered(interface);
-        let names = inputs.iter().map(|i| c_name(&i.name)).collect::<Result<Vec<_>, _>>()?;
-        let carried = interface.carried().enumerate();
-        let bools = carried.filter(|(_, i)| i.dtype == DType::Bool).map(|(n, _)| n).collect();
+        let number = recipe.settings.device;
         let device = !recipe.only_cpu();
-        let pinned = device.then(|| Pinned::of(&session, recipe.settings.device)).transpose();
+        let pinned = device.then(|| Memory::pinned(&session, number)).transpose();
         let pinned = pinned.unwrap_or_else(|error| {
             event!(warn, "requests are not in pinned memory: {}", error.message());
             None
         });
-        let mut plans = Vec::new();
-        for &rows in batch_sizes {
-            plans.push(plan(&session, pinned.as_ref(), &inputs, &names, signature, rows)?);
-        }
-        let pinned = pinned.is_some();
+        let place = recipe.graphs.map(|_| Place::on(&session, number)).transpose()?;
+        let on = Memories { device, pinned, place };
+        let instance = OrtInstance::with(session, on, interface, signature, batch_sizes)?;
         // What making a session took: the model's file, parsed, twice over.
         region::trim();
-        Ok(OrtInstance { plans, names, bools, device, pinned, session })
+        Ok(instance)
+    }
+
+    /// `on` is of the session, and goes before it (the order of arguments).
+    fn with(
+        session: Live,
+        on: Memories,
+        interface: &Interface,
+        signature: &Signature,
+        batch_sizes: &[usize],
+    ) -> Result<OrtInstance, EngineError> {
+        let inputs = ordered(interface);
+        let names = inputs.iter().map(|i| c_name(&i.name)).collect::<Result<Vec<_>, _>>()?;
+        let carried = interface.carried().enumerate();
+        let bools = carried.filter(|(_, i)| i.dtype == DType::Bool).map(|(n, _)| n).collect();
+        let mut plans = Vec::new();
+        for (n, &rows) in batch_sizes.iter().enumerate() {
+            plans.push(plan(&session, &on, &inputs, &names, signature, (n + 1, rows))?);
+        }
+        // Only now: a captured graph goes on using memory that the library holds to be free, and would
+        // give to tensors that are made later.
+        for Plan { binding, inputs, outputs, fixed } in &mut plans {
+            if let Some(fixed) = fixed {
+                fixed.capture(&session, binding, inputs, outputs)?;
+            }
+        }
+        Ok(OrtInstance {
+            plans,
+            names,
+            bools,
+            device: on.device,
+            pinned: on.pinned.is_some(),
+            session,
+        })
     }
 }
 
+/// Where an instance's tensors are.
+struct Memories {
+    /// Whether inputs go to another device.
+    device: bool,
+    /// Where those that requests are copied to are; on the heap if `None`.
+    pinned: Option<Rc<Memory>>,
+    /// Where their twins are, if runs are CUDA graphs.
+    place: Option<Place>,
+}
+
+/// Tensors for `rows` rows, as the plan of number `id`.
 fn plan(
     session: &Session,
-    pinned: Option<&Rc<Pinned>>,
+    on: &Memories,
     inputs: &[&Input],
     names: &[CString],
     signature: &Signature,
-    rows: usize,
+    (id, rows): (usize, usize),
 ) -> Result<Plan, EngineError> {
     let failed = |e: ort::Error| engine_error("binding tensors", &e);
-    let inputs = inputs.iter().map(|i| input_tensor(i, rows, pinned));
+    let pinned = on.pinned.as_ref();
+    let given = inputs;
+    let inputs = given.iter().map(|i| input_tensor(i, rows, pinned));
     let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
-    let mut outputs = Vec::new();
-    let mut binding = session.create_binding().map_err(failed)?;
-    bind(&mut binding, names, &inputs).map_err(failed)?;
-    for spec in &signature.outputs {
+    let shape = |spec: &TensorSpec| -> Vec<usize> {
         let batch = signature.batched.then_some(rows);
-        let shape: Vec<usize> = batch.into_iter().chain(spec.row_shape.iter().copied()).collect();
-        let tensor = Tensor::new(spec.dtype, &shape, pinned).map_err(failed)?;
+        batch.into_iter().chain(spec.row_shape.iter().copied()).collect()
+    };
+    let outputs = signature.outputs.iter();
+    let outputs = outputs.map(|spec| Tensor::new(spec.dtype, &shape(spec), pinned));
+    let outputs = outputs.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+    let fixed = match &on.place {
+        None => None,
+        Some(Place { memory, copies }) => {
+            let ins = given.iter().map(|i| DeviceTensor::new(i.dtype, &i.shape(rows), memory));
+            let outs = signature.outputs.iter();
+            let outs = outs.map(|spec| DeviceTensor::new(spec.dtype, &shape(spec), memory));
+            let ins = ins.collect::<Result<_, _>>().map_err(failed)?;
+            let outs = outs.collect::<Result<_, _>>().map_err(failed)?;
+            let carried = signature.inputs.len();
+            Some(Fixed::new(id, (ins, carried), outs, copies).map_err(failed)?)
+        }
+    };
+    let mut binding = session.create_binding().map_err(failed)?;
+    let hosts = |tensors: &[Tensor]| tensors.iter().map(Tensor::ptr).collect::<Vec<_>>();
+    let (bound_inputs, bound_outputs) = match &fixed {
+        None => (hosts(&inputs), hosts(&outputs)),
+        Some(fixed) => fixed.bound(),
+    };
+    bind(&mut binding, names, bound_inputs.into_iter()).map_err(failed)?;
+    for (spec, tensor) in signature.outputs.iter().zip(bound_outputs) {
         let name = c_name(&spec.name)?;
         // SAFETY: binding and tensor are alive; the tensor outlives the binding (`Plan`).
-        unsafe {
-            ort::Error::result_from_status((ort::api().BindOutput)(
-                binding.ptr_mut(),
-                name.as_ptr(),
-                tensor.ptr(),
-            ))
+        checked(unsafe { (ort::api().BindOutput)(binding.ptr_mut(), name.as_ptr(), tensor) })
             .map_err(failed)?;
-        }
-        outputs.push(tensor);
     }
-    Ok(Plan { binding, inputs, outputs })
-}
-
-/// Whether a call of ONNX Runtime succeeded. Does not allocate on our side, even where it did not.
-fn succeeded(status: ort::sys::OrtStatusPtr) -> Result<(), RunError> {
-    if status.0.is_null() {
-        return Ok(());
-    }
-    // SAFETY: given to us by the call, released once.
-    unsafe { (ort::api().ReleaseStatus)(status.0) };
-    Err(RunError::Step { step: u32::MAX })
+    Ok(Plan { binding, inputs, outputs, fixed })
 }
 
 impl Instance for OrtInstance {
@@ -189,15 +240,19 @@ impl Instance for OrtInstance {
     }
 
     fn infer(&mut self, plan: PlanIndex) -> Result<(), RunError> {
-        let plan = &mut self.plans[plan.0];
+        let Plan { binding, inputs, outputs, fixed } = &mut self.plans[plan.0];
         for &input in &self.bools {
             // Any byte may arrive; a bool is 0 or 1.
-            plan.inputs[input].buffer.get_mut().iter_mut().for_each(|b| *b = u8::from(*b != 0));
+            inputs[input].buffer.get_mut().iter_mut().for_each(|b| *b = u8::from(*b != 0));
         }
+        if let Some(fixed) = fixed {
+            return fixed.run(&self.session, binding, inputs, outputs);
+        }
+        let _gpu = self.device.then(no_capture);
         let api = ort::api();
-        let binding = plan.binding.ptr_mut();
+        let binding = binding.ptr_mut();
         if self.device {
-            for (name, tensor) in self.names.iter().zip(&plan.inputs) {
+            for (name, tensor) in self.names.iter().zip(&*inputs) {
                 // SAFETY: as in `bind`.
                 succeeded(unsafe { (api.BindInput)(binding, name.as_ptr(), tensor.ptr()) })?;
             }

@@ -5,7 +5,9 @@ mod half;
 
 use super::Goldens;
 use super::cache;
+use super::driver::Driver;
 use super::gpu::{self, Shortage};
+use super::graph::{self, GraphError};
 use super::instance::{OrtInstance, trial_run};
 use super::interface::{self, Interface};
 use super::placement::Placement;
@@ -57,6 +59,7 @@ pub fn load_with(
     goldens: Goldens<'_>,
 ) -> Result<Box<dyn Engine>, EngineError> {
     crate::engine::check_batch_sizes(request.batch_sizes)?;
+    graph::check(settings)?;
     let half = half::wanted(settings)?;
     let interface = interface::read(request.bytes, request.bind_axes, request.bind_inputs)?;
     let recipe = recipe(request, settings)?;
@@ -84,6 +87,7 @@ pub fn recipe(request: &LoadRequest<'_>, settings: &OrtSettings) -> Result<Recip
         convert: false,
         engine_cache: None,
         weights: None,
+        graphs: None,
     })
 }
 
@@ -132,6 +136,7 @@ fn build_engine(
     let mut engine_cache = keep_engines(recipe);
     let (profile, optimised) = (scratch.0.join("profile"), scratch.0.join("optimised.onnx"));
     let traces = Traces { profile: &profile, optimised: Some(&optimised) };
+    let sleeps = sleep_while_waiting(recipe);
     let mut scout = first_session(recipe, traces, &mut missing)?;
     if matches!(half, Some(Half::TensorRt)) && !recipe.has(Provider::TensorRt) {
         return Err(half::no_way(&recipe.settings, &missing));
@@ -164,6 +169,8 @@ fn build_engine(
             backend_version: recipe.opened.library.version.to_string(),
             backend_canary: None,
             backend_pinned: None,
+            backend_sleeps: None,
+            backend_cuda_graph: None,
             backend_precision: None,
             backend_engine_cache: engine_cache,
         },
@@ -174,14 +181,41 @@ fn build_engine(
         placement,
         independence,
     };
-    if engine.placement.providers().keys().any(|&name| name != Provider::Cpu.ort_name()) {
+    let on_gpu = |p: &Provider| *p != Provider::Cpu && engine.placement.nodes_on(p.ort_name()) > 0;
+    if let Some(gpu) = engine.recipe.providers.iter().map(|w| w.provider).find(on_gpu) {
         let (cpu, _) = time_first_plan(&engine, &engine.recipe.on_cpu())?;
-        let (got, pinned) = time_first_plan(&engine, &engine.recipe)?;
+        let (got, pinned) = match engine.recipe.settings.cuda_graph {
+            false => time_first_plan(&engine, &engine.recipe)?,
+            true => capture_graphs(&mut engine, gpu)?,
+        };
         engine.backend.backend_pinned = Some(pinned);
+        if let Err(why) = &sleeps {
+            event!(warn, "workers may spin while the GPU computes: {}", why);
+        }
+        engine.backend.backend_sleeps = Some(sleeps.is_ok());
+        engine.backend.backend_cuda_graph = Some(engine.recipe.graphs.is_some());
         let batch_size = engine.batch_sizes[0];
         engine.backend.backend_canary = Some(Canary { batch_size, got_ns: got, cpu_ns: cpu });
     }
     Ok(Box::new(engine))
+}
+
+/// Makes workers sleep while a GPU computes; before the library uses it.
+fn sleep_while_waiting(recipe: &Recipe) -> Result<(), String> {
+    if recipe.only_cpu() {
+        return Ok(());
+    }
+    Driver::get()?.sleep_while_waiting(recipe.settings.device)
+}
+
+/// From here on instances capture their runs as graphs of `gpu`. Does so once, and times it.
+fn capture_graphs(engine: &mut OrtEngine, gpu: Provider) -> Result<(Nanos, bool), EngineError> {
+    graph::check_sizes(gpu, engine.recipe.opened.library.version, &engine.batch_sizes)?;
+    engine.recipe.graphs = Some(gpu);
+    time_first_plan(engine, &engine.recipe).map_err(|source| {
+        let got = node_counts(&engine.placement);
+        GraphError::Refused { provider: gpu, got, source }.into()
+    })
 }
 
 /// Gives TensorRT a directory for its engines, where one is asked for; `None` where nothing is to be kept.
@@ -445,8 +479,7 @@ fn check_placement(
     for wanted in providers.iter().filter(|w| w.provider != Provider::Cpu) {
         nodes += placement.nodes_on(wanted.provider.ort_name());
         if nodes == 0 {
-            let got = used(placement).iter().map(BackendUse::to_string).collect::<Vec<_>>();
-            miss(*wanted, format!("no node runs on it; {}", got.join(", ")), missing)?;
+            miss(*wanted, format!("no node runs on it; {}", node_counts(placement)), missing)?;
         }
     }
     Ok(())
@@ -460,6 +493,11 @@ fn used(placement: &Placement) -> Vec<BackendUse> {
     };
     let providers = placement.providers();
     providers.into_iter().map(|(name, nodes)| BackendUse { provider: ours(name), nodes }).collect()
+}
+
+/// The same as a sentence's part.
+fn node_counts(placement: &Placement) -> String {
+    used(placement).iter().map(BackendUse::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// Median time of a run at the first batch size, on zeros, and whether tensors were in pinned memory.

@@ -23,18 +23,24 @@
 //!   model, loading fails, since nothing would be won.
 //! - [`cache`]: where TensorRT keeps engines for the next start. [`gpu`]: what the driver shows, and what is
 //!   told where a GPU's memory does not suffice.
+//! - [`graph`]: runs as CUDA graphs, where they are asked for. `driver` copies for them, and makes workers
+//!   sleep while a GPU computes, so that they leave their cores to others.
 //!
 //! What only a GPU can show (everything that `cuda` and `tensorrt` do, pinned memory for requests, the engine
-//! cache, memory that does not suffice) is written after the library's documentation and has not been run on
-//! one yet; `tests/ort/gpu.rs` has the tests, which say why they are skipped. Not there: CUDA graphs. A
-//! captured graph reads and writes fixed addresses on the device, and the interface of the oldest supported
-//! version (1.17) copies bound host tensors to new ones.
+//! cache, CUDA graphs, sleeping, memory that does not suffice) is written after the library's and the
+//! driver's documentation and has not been run on one yet; `tests/ort/gpu.rs` has the tests, which say why
+//! they are skipped.
 //!
 //! Without the feature `ort` the settings are read and the library can be probed, but no model is loaded.
 
 pub mod cache;
+#[cfg(feature = "ort")]
+mod driver;
 mod elf;
+#[cfg(feature = "ort")]
+mod fixed;
 pub mod gpu;
+pub mod graph;
 #[cfg(feature = "ort")]
 mod instance;
 #[cfg(feature = "ort")]

@@ -1,10 +1,11 @@
 //! ONNX Runtime's objects: the one environment of the process, sessions, tensors over memory of ours.
 
+use super::fixed::no_capture;
 use super::gpu::Shortage;
 use super::library::{self, Library, LibraryError};
 use super::settings::{OrtSettings, Provider, Wanted};
 use super::weights::Weights;
-use crate::engine::{EngineError, EngineErrorKind};
+use crate::engine::{EngineError, EngineErrorKind, RunError};
 use crate::limits::BUFFER_ALIGN_BYTES;
 use crate::units::DType;
 use ort::environment::Environment;
@@ -13,11 +14,14 @@ use ort::logging::LogLevel;
 use ort::memory::{AllocationDevice, Allocator, AllocatorType, MemoryInfo, MemoryType};
 use ort::session::Session;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
+use ort::sys::{OrtStatusPtr, OrtValue};
 use ort::{AsPointer, ErrorCode};
 use std::alloc::Layout;
 use std::ffi::{CStr, c_char};
+use std::fmt::Display;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
-use std::panic::catch_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -32,21 +36,29 @@ pub struct Opened {
     pub library: Arc<Library>,
 }
 
-/// One per process: ONNX Runtime is never closed again.
-static OPENED: Mutex<Option<Opened>> = Mutex::new(None);
+/// The library that this process has, for good: it is never closed again.
+struct Held {
+    path: PathBuf,
+    /// `None` where it was loaded, but does not work.
+    opened: Option<Opened>,
+}
+
+static HELD: Mutex<Option<Held>> = Mutex::new(None);
 
 /// Opens the library that is asked for, once; later calls give the same.
 ///
 /// # Errors
 /// Every kind of [`LibraryError`].
 pub fn open(configured: Option<&Path>) -> Result<Opened, LibraryError> {
-    let mut slot = OPENED.lock().unwrap_or_else(|e| e.into_inner());
-    if let Some(opened) = &*slot {
+    let mut held = HELD.lock().unwrap_or_else(|e| e.into_inner());
+    if let Some(Held { path, opened }) = &*held {
         let (wanted, _) = library::find(configured)?;
-        if wanted != opened.library.path {
-            return Err(LibraryError::Another { open: opened.library.path.clone(), wanted });
+        if wanted != *path {
+            return Err(LibraryError::Another { open: path.clone(), wanted });
         }
-        return Ok(opened.clone());
+        if let Some(opened) = opened {
+            return Ok(opened.clone());
+        }
     }
     let library = library::probe(configured)?;
     let failed = |said: String| LibraryError::Open {
@@ -54,24 +66,22 @@ pub fn open(configured: Option<&Path>) -> Result<Opened, LibraryError> {
         version: library.version,
         said,
     };
-    // The crate panics where a library keeps its interface back.
-    let environment = catch_unwind(|| {
-        let builder = ort::init_from(&library.path).map_err(|e| e.to_string())?;
-        builder
-            .with_name("corelane")
-            .with_telemetry(false)
-            .with_logger(Arc::new(log))
-            .build()
-            .map_err(|e| e.to_string())
-    });
-    let environment = match environment {
-        Ok(Ok(environment)) => environment,
-        Ok(Err(said)) => return Err(failed(said)),
-        Err(panic) => return Err(failed(panic_text(&*panic))),
-    };
+    let builder = guarded(|| ort::init_from(&library.path)).map_err(failed)?;
+    // From here on the crate has this one, and would take it for any other that it is asked for.
+    let held = held.insert(Held { path: library.path.clone(), opened: None });
+    let builder = builder.with_name("corelane").with_telemetry(false).with_logger(Arc::new(log));
+    let environment = guarded(|| builder.build()).map_err(failed)?;
     let opened = Opened { environment, library: Arc::new(library) };
-    *slot = Some(opened.clone());
+    held.opened = Some(opened.clone());
     Ok(opened)
+}
+
+/// What a call of the crate gives, or what it said; it panics where a library keeps its interface back.
+fn guarded<T, E: Display>(call: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(result) => result.map_err(|e| e.to_string()),
+        Err(panic) => Err(panic_text(&*panic)),
+    }
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
@@ -125,6 +135,8 @@ pub struct Recipe {
     pub engine_cache: Option<PathBuf>,
     /// What sessions share; `None` where each has weights of its own.
     pub weights: Option<Arc<Weights>>,
+    /// Whose runs are captured as CUDA graphs; `None` where none are.
+    pub graphs: Option<Provider>,
 }
 
 /// What the first session writes, for what follows.
@@ -138,9 +150,11 @@ pub struct Traces<'a> {
 
 /// A session and what it borrows.
 pub struct Live {
-    session: Session,
+    session: ManuallyDrop<Session>,
     /// After the session: it goes first.
     _weights: Option<Arc<Weights>>,
+    /// Whether it has memory on a GPU.
+    on_gpu: bool,
 }
 
 impl Deref for Live {
@@ -156,9 +170,19 @@ impl DerefMut for Live {
     }
 }
 
+impl Drop for Live {
+    fn drop(&mut self) {
+        let _gpu = self.on_gpu.then(no_capture);
+        // SAFETY: dropped once, here, and not used after.
+        unsafe { ManuallyDrop::drop(&mut self.session) };
+    }
+}
+
 impl Recipe {
     /// A session; with `traces`, one that leaves them.
     pub fn session(&self, traces: Option<Traces<'_>>) -> Result<Live, ort::Error> {
+        let on_gpu = !self.only_cpu();
+        let _gpu = on_gpu.then(no_capture);
         let mut builder = self.builder()?;
         if let Some(traces) = traces {
             builder = builder.with_profiling(traces.profile)?;
@@ -170,7 +194,8 @@ impl Recipe {
             Some(weights) => weights.lend(builder)?.commit_from_memory(&weights.model()?)?,
             None => builder.commit_from_memory(&self.bytes)?,
         };
-        Ok(Live { session, _weights: self.weights.clone() })
+        let session = ManuallyDrop::new(session);
+        Ok(Live { session, _weights: self.weights.clone(), on_gpu })
     }
 
     fn builder(&self) -> Result<SessionBuilder, ort::Error> {
@@ -214,24 +239,13 @@ impl Recipe {
     }
 
     fn dispatch(&self, provider: Provider) -> Option<ExecutionProviderDispatch> {
-        let device = i32::try_from(self.settings.device).unwrap_or(i32::MAX);
-        let memory = self.settings.gpu_memory_bytes_max;
-        let memory = memory.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        let graphs = self.graphs == Some(provider);
         match provider {
             // It is always there, behind all others.
             Provider::Cpu => None,
-            Provider::Cuda => {
-                let mut cuda = ep::CUDA::default().with_device_id(device);
-                if let Some(bytes) = memory {
-                    cuda = cuda.with_memory_limit(bytes);
-                }
-                Some(cuda.build().error_on_failure())
-            }
+            Provider::Cuda => Some(cuda(&self.settings, graphs).build().error_on_failure()),
             Provider::TensorRt => {
-                let mut trt = ep::TensorRT::default().with_device_id(device);
-                if let Some(bytes) = memory {
-                    trt = trt.with_max_workspace_size(bytes);
-                }
+                let mut trt = tensorrt(&self.settings, graphs);
                 if self.convert {
                     trt = trt.with_fp16(true);
                 }
@@ -246,8 +260,59 @@ impl Recipe {
     /// The same on the processor alone, to compare with.
     pub fn on_cpu(&self) -> Recipe {
         let cpu = OrtSettings::default().providers;
-        Recipe { providers: cpu, convert: false, engine_cache: None, weights: None, ..self.clone() }
+        Recipe {
+            providers: cpu,
+            convert: false,
+            engine_cache: None,
+            weights: None,
+            graphs: None,
+            ..self.clone()
+        }
     }
+}
+
+/// What is asked of provider `cuda`.
+fn cuda(settings: &OrtSettings, graphs: bool) -> ep::CUDA {
+    let mut cuda = ep::CUDA::default().with_device_id(device_id(settings.device));
+    if let Some(bytes) = settings.gpu_memory_bytes_max {
+        cuda = cuda.with_memory_limit(usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
+    if graphs {
+        cuda = cuda.with_cuda_graph(true);
+    }
+    cuda
+}
+
+/// What is asked of provider `tensorrt`, whatever the precision.
+fn tensorrt(settings: &OrtSettings, graphs: bool) -> ep::TensorRT {
+    let mut trt = ep::TensorRT::default().with_device_id(device_id(settings.device));
+    if let Some(bytes) = settings.gpu_memory_bytes_max {
+        trt = trt.with_max_workspace_size(usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
+    if graphs {
+        trt = trt.with_cuda_graph(true);
+    }
+    trt
+}
+
+fn device_id(device: u32) -> i32 {
+    i32::try_from(device).unwrap_or(i32::MAX)
+}
+
+/// What a call of ONNX Runtime said.
+pub fn checked(status: OrtStatusPtr) -> Result<(), ort::Error> {
+    // SAFETY: given to us by the call, and taken once.
+    unsafe { ort::Error::result_from_status(status) }
+}
+
+/// Whether a call of ONNX Runtime succeeded. Does not allocate on our side, even where it did not.
+pub fn succeeded(status: OrtStatusPtr) -> Result<(), RunError> {
+    if status.0.is_null() {
+        return Ok(());
+    }
+    // SAFETY: given to us by the call, released once.
+    unsafe { (ort::api().ReleaseStatus)(status.0) };
+    Err(RunError::Step { step: u32::MAX })
 }
 
 /// An error of ONNX Runtime as one of ours.
@@ -285,35 +350,61 @@ fn named_node(said: &str) -> Option<&str> {
         .or_else(|| node("Name:'", "'"))
 }
 
-/// Memory of the host that the driver has locked: a GPU copies from and to it without a stop in between.
-pub struct Pinned(Allocator);
+/// Memory that a session gives.
+pub struct Memory(Allocator);
 
-impl Pinned {
-    /// The name that ONNX Runtime has for it.
-    const NAME: &str = "CudaPinned";
-
-    /// That of GPU `device`, as `session` has it.
+impl Memory {
+    /// Memory of the host that the driver has locked: GPU `device` copies from and to it without a stop in
+    /// between.
     ///
     /// # Errors
     /// Where the session has none, or the library gives another kind.
-    pub fn of(session: &Session, device: u32) -> Result<Rc<Pinned>, ort::Error> {
-        let device = i32::try_from(device).unwrap_or(i32::MAX);
-        let (place, kind) = (AllocationDevice::CUDA_PINNED, AllocatorType::Device);
-        let info = MemoryInfo::new(place, device, kind, MemoryType::CPUInput)?;
+    pub fn pinned(session: &Session, device: u32) -> Result<Rc<Memory>, ort::Error> {
+        let place = AllocationDevice::CUDA_PINNED;
+        Memory::of(session, "CudaPinned", place, device, MemoryType::CPUInput)
+    }
+
+    /// Memory of GPU `device`.
+    ///
+    /// # Errors
+    /// As [`pinned`](Self::pinned).
+    pub fn on_device(session: &Session, device: u32) -> Result<Rc<Memory>, ort::Error> {
+        Memory::of(session, "Cuda", AllocationDevice::CUDA, device, MemoryType::Default)
+    }
+
+    /// Memory of the host, as any session has it.
+    #[cfg(test)]
+    pub fn on_host(session: &Session) -> Result<Rc<Memory>, ort::Error> {
+        Memory::of(session, "Cpu", AllocationDevice::CPU, 0, MemoryType::Default)
+    }
+
+    /// `name` is what ONNX Runtime calls `place`.
+    fn of(
+        session: &Session,
+        name: &str,
+        place: AllocationDevice<'static>,
+        device: u32,
+        memory: MemoryType,
+    ) -> Result<Rc<Memory>, ort::Error> {
+        let info = MemoryInfo::new(place, device_id(device), AllocatorType::Device, memory)?;
         let allocator = Allocator::new(session, info)?;
-        let (mut info, mut name) = (std::ptr::null(), std::ptr::null());
+        let (mut info, mut got) = (std::ptr::null(), std::ptr::null());
         // SAFETY: the allocator is alive; both are written by the calls, and are the allocator's own.
         let got = unsafe {
             let api = ort::api();
             ort::Error::result_from_status((api.AllocatorGetInfo)(allocator.ptr(), &mut info))?;
-            ort::Error::result_from_status((api.MemoryInfoGetName)(info, &mut name))?;
-            CStr::from_ptr(name).to_string_lossy()
+            ort::Error::result_from_status((api.MemoryInfoGetName)(info, &mut got))?;
+            CStr::from_ptr(got).to_string_lossy()
         };
-        if got != Self::NAME {
-            let text = format!("{} was asked for, and {got} was given", Self::NAME);
-            return Err(ort::Error::new(text));
+        if got != name {
+            return Err(ort::Error::new(format!("{name} was asked for, and {got} was given")));
         }
-        Ok(Rc::new(Pinned(allocator)))
+        Ok(Rc::new(Memory(allocator)))
+    }
+
+    /// What gives it.
+    pub fn allocator(&self) -> &Allocator {
+        &self.0
     }
 }
 
@@ -322,18 +413,17 @@ pub struct Buffer {
     start: NonNull<u8>,
     layout: Layout,
     /// Whose memory it is; of the heap if `None`.
-    pinned: Option<Rc<Pinned>>,
+    pinned: Option<Rc<Memory>>,
 }
 
 impl Buffer {
     /// `len` zeros.
-    pub fn new(len: usize, pinned: Option<&Rc<Pinned>>) -> Result<Buffer, ort::Error> {
+    pub fn new(len: usize, pinned: Option<&Rc<Memory>>) -> Result<Buffer, ort::Error> {
         // Never empty, so that there is an address.
         let layout = Layout::from_size_align(len.max(1), BUFFER_ALIGN_BYTES).expect("within isize");
         let start = match pinned {
             Some(pinned) => {
-                let Pinned(allocator) = &**pinned;
-                let start = allocator.alloc::<u8>(layout.size())?.into_raw().cast::<u8>();
+                let start = pinned.allocator().alloc::<u8>(layout.size())?.into_raw().cast::<u8>();
                 // SAFETY: so many bytes were just given, to us alone.
                 unsafe { start.write_bytes(0, layout.size()) };
                 start
@@ -341,7 +431,9 @@ impl Buffer {
             // SAFETY: the layout is not empty.
             None => unsafe { std::alloc::alloc_zeroed(layout) },
         };
-        let Some(start) = NonNull::new(start) else { std::alloc::handle_alloc_error(layout) };
+        // Batches are as large as a manifest says: an error, and no end of the process.
+        let short = || ort::Error::new(format!("out of memory: a tensor of {len} bytes"));
+        let start = NonNull::new(start).ok_or_else(short)?;
         Ok(Buffer { start, layout, pinned: pinned.cloned() })
     }
 
@@ -370,10 +462,35 @@ impl Drop for Buffer {
     }
 }
 
+/// A value that is ours to release.
+pub struct Value(NonNull<OrtValue>);
+
+impl Value {
+    /// What a call gave.
+    ///
+    /// # Errors
+    /// Where it gave nothing.
+    pub fn new(given: *mut OrtValue) -> Result<Value, ort::Error> {
+        NonNull::new(given).map(Value).ok_or_else(|| ort::Error::new("no value was made"))
+    }
+
+    /// ONNX Runtime's view of it.
+    pub fn ptr(&self) -> *mut OrtValue {
+        self.0.as_ptr()
+    }
+}
+
+impl Drop for Value {
+    fn drop(&mut self) {
+        // SAFETY: given to us by a call, released once.
+        unsafe { (ort::api().ReleaseValue)(self.0.as_ptr()) };
+    }
+}
+
 /// A tensor in a buffer of ours. Bindings that name it must go before it.
 pub struct Tensor {
-    value: NonNull<ort::sys::OrtValue>,
-    /// The elements.
+    value: Value,
+    /// The elements; after the value, which is a view of them.
     pub buffer: Buffer,
 }
 
@@ -382,16 +499,16 @@ impl Tensor {
     pub fn new(
         dtype: DType,
         shape: &[usize],
-        pinned: Option<&Rc<Pinned>>,
+        pinned: Option<&Rc<Memory>>,
     ) -> Result<Tensor, ort::Error> {
         let bytes = shape.iter().product::<usize>() * dtype.size_bytes();
         let buffer = Buffer::new(bytes, pinned)?;
-        let dims: Vec<i64> = shape.iter().map(|&n| n as i64).collect();
+        let dims = dims(shape);
         let heap = MemoryInfo::default();
         let memory = pinned.map_or(&heap, |pinned| pinned.0.memory_info());
         let mut value = std::ptr::null_mut();
-        // SAFETY: the buffer has as many bytes as the shape asks for and lives as long as the value:
-        // both are dropped together, the value first.
+        // SAFETY: the buffer has as many bytes as the shape asks for, and outlives the value (field
+        // order).
         unsafe {
             ort::Error::result_from_status((ort::api().CreateTensorWithDataAsOrtValue)(
                 memory.ptr(),
@@ -403,24 +520,22 @@ impl Tensor {
                 &mut value,
             ))?;
         }
-        let value = NonNull::new(value).ok_or_else(|| ort::Error::new("no tensor was made"))?;
-        Ok(Tensor { value, buffer })
+        Ok(Tensor { value: Value::new(value)?, buffer })
     }
 
     /// ONNX Runtime's view of it.
-    pub fn ptr(&self) -> *const ort::sys::OrtValue {
-        self.value.as_ptr()
+    pub fn ptr(&self) -> *const OrtValue {
+        self.value.ptr()
     }
 }
 
-impl Drop for Tensor {
-    fn drop(&mut self) {
-        // SAFETY: made in `new`, released once; the buffer is freed after this.
-        unsafe { (ort::api().ReleaseValue)(self.value.as_ptr()) };
-    }
+/// A shape as ONNX Runtime takes it.
+pub fn dims(shape: &[usize]) -> Vec<i64> {
+    shape.iter().map(|&n| n as i64).collect()
 }
 
-fn element_type(dtype: DType) -> ort::sys::ONNXTensorElementDataType {
+/// An element type as ONNX Runtime takes it.
+pub fn element_type(dtype: DType) -> ort::sys::ONNXTensorElementDataType {
     use ort::sys::ONNXTensorElementDataType as E;
     match dtype {
         DType::F32 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT,

@@ -154,6 +154,8 @@ pub struct OrtSettings {
     pub device: u32,
     /// Most bytes of GPU memory that one instance takes for tensors; `None` is what there is.
     pub gpu_memory_bytes_max: Option<u64>,
+    /// Whether runs are captured as CUDA graphs and replayed ([`graph`](super::graph)).
+    pub cuda_graph: bool,
     /// In which precision to compute.
     pub precision: Precision,
     /// The model in half precision; `None` where there is no such file, and only `tensorrt` can do.
@@ -171,6 +173,7 @@ impl Default for OrtSettings {
             providers: vec![Wanted { provider: Provider::Cpu, need: Need::Required }],
             device: 0,
             gpu_memory_bytes_max: None,
+            cuda_graph: false,
             precision: Precision::Fp32,
             fp16_file: None,
             fp16_tolerance: FP16_TOLERANCE_DEFAULT,

@@ -1,10 +1,11 @@
 //! ONNX Runtime as programs commonly call it: tensors are made for each run, and outputs are where the
 //! library puts them. What bound tensors save is measured against it; nothing is served so.
 
+use super::graph::GraphError;
 use super::instance::{c_name, input_tensor, ordered};
 use super::interface::{self, Interface};
 use super::load::{read_signature, recipe};
-use super::session::{Live, engine_error};
+use super::session::{Live, Value, checked, engine_error};
 use super::settings::OrtSettings;
 use crate::engine::{EngineError, EngineErrorKind, LoadRequest};
 use crate::model::signature::Signature;
@@ -20,24 +21,15 @@ pub struct Unbound {
     outputs: Vec<CString>,
 }
 
-/// A value that the library made.
-struct Value(*mut ort::sys::OrtValue);
-
-impl Drop for Value {
-    fn drop(&mut self) {
-        if !self.0.is_null() {
-            // SAFETY: given to us by `Run`, released once.
-            unsafe { (ort::api().ReleaseValue)(self.0) };
-        }
-    }
-}
-
 impl Unbound {
     /// Makes a session with the providers that are asked for; all of them must take.
     ///
     /// # Errors
-    /// As [`load`](super::load()), and where a provider does not take.
+    /// As [`load`](super::load()), and where a provider does not take, or CUDA graphs are asked for.
     pub fn new(request: &LoadRequest<'_>, settings: &OrtSettings) -> Result<Unbound, EngineError> {
+        if settings.cuda_graph {
+            return Err(GraphError::Unbound.into());
+        }
         let interface = interface::read(request.bytes, request.bind_axes, request.bind_inputs)?;
         let recipe = recipe(request, settings)?;
         let mut session = recipe.session(None).map_err(|e| engine_error("the session", &e))?;
@@ -88,9 +80,9 @@ impl Unbound {
             )
         };
         // Whatever happened, what was made is released.
-        let made: Vec<Value> = made.into_iter().map(Value).collect();
-        // SAFETY: the status is the call's own.
-        unsafe { ort::Error::result_from_status(status) }.map_err(failed)?;
+        let made: Vec<_> = made.into_iter().map(Value::new).collect();
+        checked(status).map_err(failed)?;
+        let made = made.into_iter().collect::<Result<Vec<_>, _>>().map_err(failed)?;
         let mut answers = Vec::new();
         for (value, spec) in made.iter().zip(&self.signature.outputs) {
             let wanted = spec.row_bytes() * if self.signature.batched { rows } else { 1 };
@@ -101,10 +93,13 @@ impl Unbound {
             // released below.
             unsafe {
                 let api = ort::api();
-                ort::Error::result_from_status((api.GetTensorMutableData)(value.0, &mut bytes))
+                ort::Error::result_from_status((api.GetTensorMutableData)(value.ptr(), &mut bytes))
                     .map_err(failed)?;
-                ort::Error::result_from_status((api.GetTensorTypeAndShape)(value.0, &mut shape))
-                    .map_err(failed)?;
+                ort::Error::result_from_status((api.GetTensorTypeAndShape)(
+                    value.ptr(),
+                    &mut shape,
+                ))
+                .map_err(failed)?;
                 let count = (api.GetTensorShapeElementCount)(shape, &mut elements);
                 (api.ReleaseTensorTypeAndShapeInfo)(shape);
                 ort::Error::result_from_status(count).map_err(failed)?;

@@ -267,6 +267,11 @@ fn half_precision_is_read_with_its_file_and_tolerance() {
     let cached = Manifest { cache_dir: Some("/cache".into()), ..single };
     assert_eq!(cached.ort_settings().engine_cache, Some("/cache".into()));
 
+    let m = read("[ort]\nproviders = ['cuda', 'cpu']\ncuda_graph = true\n").unwrap();
+    assert!(m.ort.cuda_graph && !OrtSettings::default().cuda_graph);
+    let wrong = said("[ort]\ncuda_graph = true");
+    assert!(wrong.contains("cuda_graph") && wrong.contains("cpu computes on no GPU"), "{wrong}");
+
     let wrong = said("[ort]\nprecision = 'fp8'");
     assert!(wrong.contains("\"fp8\" is none of \"fp32\", \"fp16\""), "{wrong}");
     let wrong = said("[ort]\nfp16_tolerance = 2");

@@ -7,9 +7,9 @@ use super::super::placement::Placement;
 use super::super::precision::{self, PrecisionError};
 use super::super::session::{Recipe, engine_error};
 use super::super::settings::{OrtSettings, Precision, Provider};
-use super::{build, read_signature, reasons, used};
+use super::{build, node_counts, read_signature, reasons};
 use crate::engine::{
-    BackendMissing, BackendUse, Engine, EngineError, EngineErrorKind, LoadRequest, PrecisionReport,
+    BackendMissing, Engine, EngineError, EngineErrorKind, LoadRequest, PrecisionReport,
 };
 use crate::limits::MODEL_FILE_BYTES_MAX;
 use crate::model::signature::{Signature, TensorSpec};
@@ -159,6 +159,5 @@ pub fn check(half: &Half, placement: &Placement) -> Result<(), EngineError> {
     if taken > 0 {
         return Ok(());
     }
-    let got: Vec<String> = used(placement).iter().map(BackendUse::to_string).collect();
-    Err(PrecisionError::NotHalf { from: half.name(), got: got.join(", ") }.into())
+    Err(PrecisionError::NotHalf { from: half.name(), got: node_counts(placement) }.into())
 }
