@@ -294,6 +294,8 @@ fn measure(path: &Path, arguments: &Arguments) -> Result<(), Error> {
         clients.push((first, "another core"));
     }
     for (client, place) in clients {
+        // Pinned for what was measured before; the server's threads are on two cores.
+        affinity::restrict(&allowed)?;
         let host = Host::start(
             ModelSetup::from(load(path, EngineKind::Ort, &batches, arguments)?),
             worker,
