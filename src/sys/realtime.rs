@@ -112,16 +112,21 @@ pub fn step_back() {
 /// # Errors
 /// The kernel does not tell, or the policy is none of those here.
 pub fn policy() -> std::io::Result<Policy> {
-    let mut param = libc::sched_param { sched_priority: 0 };
-    // SAFETY: thread 0 is the calling one, and `param` is a live, writable `sched_param`.
-    let (policy, read) =
-        unsafe { (libc::sched_getscheduler(0), libc::sched_getparam(0, &raw mut param)) };
+    // The kernel's calls, since musl's functions of these names only refuse. Their parameter is this number.
+    let mut priority: libc::c_int = 0;
+    // SAFETY: thread 0 is the calling one, and `priority` is live and writable.
+    let (policy, read) = unsafe {
+        (
+            libc::syscall(libc::SYS_sched_getscheduler, 0),
+            libc::syscall(libc::SYS_sched_getparam, 0, &raw mut priority),
+        )
+    };
     if policy < 0 || read < 0 {
         return Err(std::io::Error::last_os_error());
     }
-    let priority = param.sched_priority as u8;
+    let priority = priority as u8;
     // The flag that children don't inherit says nothing of the policy.
-    match policy & !libc::SCHED_RESET_ON_FORK {
+    match policy as libc::c_int & !libc::SCHED_RESET_ON_FORK {
         libc::SCHED_FIFO => Ok(Policy::Fifo(priority)),
         libc::SCHED_RR => Ok(Policy::RoundRobin(priority)),
         libc::SCHED_OTHER | libc::SCHED_BATCH | libc::SCHED_IDLE => Ok(Policy::Other),
@@ -136,10 +141,15 @@ fn set_policy(policy: Policy) -> std::io::Result<()> {
         Policy::Fifo(priority) => (libc::SCHED_FIFO, priority),
         Policy::RoundRobin(priority) => (libc::SCHED_RR, priority),
     };
-    let param = libc::sched_param { sched_priority: priority.into() };
-    // SAFETY: thread 0 is the calling one, and `param` is a live `sched_param`.
+    let priority = libc::c_int::from(priority);
+    // SAFETY: thread 0 is the calling one, and `priority` is live, and all that the kernel reads.
     let result = unsafe {
-        libc::sched_setscheduler(0, number | libc::SCHED_RESET_ON_FORK, &raw const param)
+        libc::syscall(
+            libc::SYS_sched_setscheduler,
+            0,
+            number | libc::SCHED_RESET_ON_FORK,
+            &raw const priority,
+        )
     };
     if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
 }
