@@ -82,24 +82,25 @@
 //!
 //! # How large the program is
 //! A board's command has everything: two engines, all transports, and the lab that measures them. For aarch64 and
-//! glibc 2.31, as `boards/build rpi5 --release` builds and strips it, that is 18.3 MB, of which 13.2 are
-//! instructions, 3.1 say how to unwind, and 1.0 which addresses to adjust at the start. What makes it so, and what
+//! glibc 2.31, as `boards/build rpi5 --release` builds and strips it, that is 17.0 MB, of which 12.2 are
+//! instructions, 2.9 say how to unwind, and 0.9 which addresses to adjust at the start. What makes it so, and what
 //! else would, with rustc 1.96:
 //!
 //! | | bytes |
 //! |---|--:|
-//! | the front end compiled for size (`boards/small.config`) | 19 766 272 |
-//! | and linked without lists that nobody reads (`boards/linker`): as it is | 18 294 912 |
-//! | as it is, but functions of the same instructions are not folded into one | 18 986 984 |
-//! | as it is, but for glibc 2.36, whose loader takes packed relocations (`--glibc 2.36`) | 17 334 056 |
-//! | as it is, but at a fixed address, where an attacker finds its code | 17 324 488 |
-//! | as it is, but without the Fourier transforms of ONNX (`DFT`, `STFT`) | 17 486 392 |
-//! | as it is, but without any operator of ONNX | 12 492 496 |
+//! | tract compiled for size, each crate in 16 units | 19 766 272 |
+//! | and linked without lists that nobody reads (`boards/linker`) | 18 294 568 |
+//! | and in one unit, what only loads for the least size (`boards/small.config`): as it is | 17 007 376 |
+//! | as it is, but functions of the same instructions are not folded into one | 17 520 368 |
+//! | as it is, but for glibc 2.36, whose loader takes packed relocations (`--glibc 2.36`) | 16 136 904 |
+//! | as it is, but at a fixed address, where an attacker finds its code | 16 128 360 |
+//! | as it is, but without any operator of ONNX | 12 016 192 |
 //!
-//! The last two load fewer models and are for comparison: a goal of 12 MB is out of reach while the command reads
-//! all that tract reads. tract registers its operators in one list, whose parts are private, and each keeps alive
-//! what infers its shapes, rewrites it and computes it, for every element type. The tables for unwinding stay too:
-//! a panic in tract while a model loads is an error of that model, and not the end of the process.
+//! The last loads no model and is for comparison: a goal of 12 MB is out of reach while the command reads all that
+//! tract reads. tract registers its operators in one list, whose parts are private, and each keeps alive what
+//! infers its shapes, rewrites it and computes it, for every element type; the Fourier transforms (`DFT`, `STFT`)
+//! alone are 0.8 MB. The tables for unwinding stay too: a panic in tract while a model loads is an error of that
+//! model, and not the end of the process.
 //!
 //! # What to know before it is on a device
 //! **Three ways to an answer.** *Blocking*: one call that copies in and out
