@@ -3,6 +3,7 @@
 use crate::limits::{CORES_MAX, SYSTEM_FILE_BYTES_MAX};
 use crate::sys::affinity::{core_list, parse_core_list};
 use crate::sys::cores;
+use crate::sys::groups::Groups;
 use crate::units::CoreId;
 use std::fmt;
 use std::io::Read;
@@ -135,10 +136,11 @@ impl Machine {
         let cpuinfo = tree.text("proc/cpuinfo").unwrap_or_default();
         let cpu_dir = "sys/devices/system/cpu";
         let online = tree.cores(&format!("{cpu_dir}/online")).unwrap_or_default();
-        let groups = Groups::read(&tree);
+        let groups = Groups::of(&tree.text("proc/self/cgroup").unwrap_or_default());
         let status = ["proc/thread-self/status", "proc/self/status"];
         let status = status.into_iter().find_map(|path| tree.text(path)).unwrap_or_default();
         let allowed = field(&status, "Cpus_allowed_list").and_then(parse_core_list);
+        let limit = groups.memory(|file| tree.number(file)).map(|group| group.max >> 20).min();
         let memory = tree.text("proc/meminfo").and_then(|text| {
             let kib: u64 = field(&text, "MemTotal")?.trim_end_matches("kB").trim().parse().ok()?;
             Some(kib / 1024)
@@ -151,13 +153,10 @@ impl Machine {
             present: tree.cores(&format!("{cpu_dir}/present")).unwrap_or_else(|| online.clone()),
             isolated: tree.cores(&format!("{cpu_dir}/isolated")).unwrap_or_default(),
             allowed: allowed.unwrap_or_else(|| online.clone()),
-            cpuset: groups.cpuset(&tree),
-            quota_millicores: groups.quota_millicores(&tree),
+            cpuset: cpuset(&groups, &tree),
+            quota_millicores: quota_millicores(&groups, &tree),
             cpus: online.iter().take(CORES_MAX).map(|&c| cpu(&tree, &cpuinfo, c)).collect(),
-            memory_mib: match (memory, groups.memory_mib(&tree)) {
-                (Some(all), Some(limit)) => Some(all.min(limit)),
-                (all, limit) => all.or(limit),
-            },
+            memory_mib: [memory, limit].into_iter().flatten().min(),
             online,
         }
     }
@@ -251,87 +250,28 @@ pub fn core_kinds(root: &Path, cores: &[CoreId]) -> Vec<Option<String>> {
     cores.iter().map(kind).collect()
 }
 
-/// The directories of the process's control groups, from its own up to the root of what it sees.
-struct Groups {
-    unified: Vec<String>,
-    cpuset: Vec<String>,
-    cpu: Vec<String>,
-    memory: Vec<String>,
+/// The nearest list; what is empty says nothing.
+fn cpuset(groups: &Groups, tree: &Tree<'_>) -> Option<Vec<CoreId>> {
+    let names = |dirs: &[String], names: &[&str]| -> Vec<String> {
+        dirs.iter().flat_map(|d| names.iter().map(move |n| format!("{d}/{n}"))).collect()
+    };
+    let mut files = names(&groups.unified, &["cpuset.cpus.effective"]);
+    files.extend(names(&groups.cpuset, &["cpuset.effective_cpus", "cpuset.cpus"]));
+    files.iter().find_map(|file| tree.cores(file).filter(|cores| !cores.is_empty()))
 }
 
-/// `base/a/b`, `base/a`, `base`. In a container the path is often the host's and only `base` is there.
-fn upwards(base: &str, path: &str) -> Vec<String> {
-    let mut all = Vec::new();
-    let mut rest = path.trim_matches('/');
-    while !rest.is_empty() && !rest.split('/').any(|part| part == "..") {
-        all.push(format!("{base}/{rest}"));
-        rest = rest.rsplit_once('/').map_or("", |(up, _)| up);
-    }
-    all.push(base.into());
-    all
-}
-
-impl Groups {
-    fn read(tree: &Tree<'_>) -> Groups {
-        let text = tree.text("proc/self/cgroup").unwrap_or_default();
-        let (mut unified, mut cpuset, mut cpu, mut memory) = ("", "", "", "");
-        for line in text.lines() {
-            let mut parts = line.splitn(3, ':');
-            let (Some(number), Some(names), Some(path)) =
-                (parts.next(), parts.next(), parts.next())
-            else {
-                continue;
-            };
-            if number == "0" && names.is_empty() {
-                unified = path;
-            }
-            for name in names.split(',') {
-                match name {
-                    "cpuset" => cpuset = path,
-                    "cpu" => cpu = path,
-                    "memory" => memory = path,
-                    _ => {}
-                }
-            }
-        }
-        Groups {
-            unified: upwards("sys/fs/cgroup", unified),
-            cpuset: upwards("sys/fs/cgroup/cpuset", cpuset),
-            cpu: upwards("sys/fs/cgroup/cpu", cpu),
-            memory: upwards("sys/fs/cgroup/memory", memory),
-        }
-    }
-
-    /// The nearest list; what is empty says nothing.
-    fn cpuset(&self, tree: &Tree<'_>) -> Option<Vec<CoreId>> {
-        let names = |dirs: &[String], names: &[&str]| -> Vec<String> {
-            dirs.iter().flat_map(|d| names.iter().map(move |n| format!("{d}/{n}"))).collect()
-        };
-        let mut files = names(&self.unified, &["cpuset.cpus.effective"]);
-        files.extend(names(&self.cpuset, &["cpuset.effective_cpus", "cpuset.cpus"]));
-        files.iter().find_map(|file| tree.cores(file).filter(|cores| !cores.is_empty()))
-    }
-
-    /// The least over all levels: each of them limits.
-    fn quota_millicores(&self, tree: &Tree<'_>) -> Option<u64> {
-        let unified = self.unified.iter().filter_map(|dir| {
-            let text = tree.text(&format!("{dir}/cpu.max"))?;
-            let mut words = text.split_whitespace();
-            let (quota, period) = (words.next()?, words.next()?);
-            Some((quota.parse::<u64>().ok()?, period.parse::<u64>().ok()?))
-        });
-        let first = self.cpu.iter().filter_map(|dir| {
-            let quota = tree.number(&format!("{dir}/cpu.cfs_quota_us"))?;
-            Some((quota, tree.number(&format!("{dir}/cpu.cfs_period_us"))?))
-        });
-        let millicores = |(quota, period): (u64, u64)| quota.checked_mul(1000)?.checked_div(period);
-        unified.chain(first).filter_map(millicores).min()
-    }
-
-    fn memory_mib(&self, tree: &Tree<'_>) -> Option<u64> {
-        let unified = self.unified.iter().filter_map(|d| tree.number(&format!("{d}/memory.max")));
-        let file = "memory.limit_in_bytes";
-        let first = self.memory.iter().filter_map(|d| tree.number(&format!("{d}/{file}")));
-        unified.chain(first).map(|bytes| bytes / (1024 * 1024)).min()
-    }
+/// The least over all levels: each of them limits.
+fn quota_millicores(groups: &Groups, tree: &Tree<'_>) -> Option<u64> {
+    let unified = groups.unified.iter().filter_map(|dir| {
+        let text = tree.text(&format!("{dir}/cpu.max"))?;
+        let mut words = text.split_whitespace();
+        let (quota, period) = (words.next()?, words.next()?);
+        Some((quota.parse::<u64>().ok()?, period.parse::<u64>().ok()?))
+    });
+    let first = groups.cpu.iter().filter_map(|dir| {
+        let quota = tree.number(&format!("{dir}/cpu.cfs_quota_us"))?;
+        Some((quota, tree.number(&format!("{dir}/cpu.cfs_period_us"))?))
+    });
+    let millicores = |(quota, period): (u64, u64)| quota.checked_mul(1000)?.checked_div(period);
+    unified.chain(first).filter_map(millicores).min()
 }

@@ -21,6 +21,8 @@ pub mod events;
 #[cfg(feature = "std")]
 pub mod files;
 #[cfg(feature = "std")]
+pub mod groups;
+#[cfg(feature = "std")]
 pub mod headroom;
 #[cfg(feature = "std")]
 pub mod memory;

@@ -55,6 +55,23 @@ fn the_tightest_group_on_the_way_up_counts() {
     assert_eq!(available_bytes(&group(service, "200000\n").0), Some(0));
     // The root group has no limit.
     assert_eq!(available_bytes(&group("0::/\n", "1\n").0), Some(1_024_000));
-    // Only the old kind of groups.
+    // The first version's groups have a hierarchy of their own; here it is not mounted.
     assert_eq!(available_bytes(&group("4:memory:/system.slice\n", "1\n").0), Some(1_024_000));
+}
+
+#[test]
+fn groups_of_the_first_version_count_too() {
+    let root = |limit: &'static str| {
+        Root::new(&[
+            MEMINFO,
+            ("proc/self/cgroup", "5:cpu,cpuacct:/\n4:memory:/docker/a\n"),
+            // In a container only the root of its own hierarchy is there.
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", limit),
+            ("sys/fs/cgroup/memory/memory.usage_in_bytes", "300000\n"),
+            ("sys/fs/cgroup/memory/memory.stat", "inactive_file 7\ntotal_inactive_file 100000\n"),
+        ])
+    };
+    assert_eq!(available_bytes(&root("500000\n").0), Some(300_000));
+    // Its way to say that there is no limit.
+    assert_eq!(available_bytes(&root("9223372036854771712\n").0), Some(1_024_000));
 }
