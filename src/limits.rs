@@ -134,6 +134,9 @@ pub const LIBRARY_TRIAL_MS_MAX: u64 = 4_000;
 /// Longest profile that is read to see which provider runs which node, in bytes.
 pub const ORT_PROFILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
+/// How long a worker that is in a batch is waited for, by a reload and by the end of a runtime, in milliseconds.
+pub const WORKER_PATIENCE_MS: u64 = 10_000;
+
 // --- transport ---
 
 /// Connections of one server, over all listeners.

@@ -8,14 +8,14 @@ mod onnx;
 use corelane::client::{Address, Client, Options};
 use corelane::config::ModelEntry;
 use corelane::engine::kernels::Isa;
-use corelane::model::Manifest;
 use corelane::model::npy::{self, Array};
+use corelane::model::{LoadedModel, Manifest};
 use corelane::runtime::{ModelSource, ReloadError, Runtime};
 use corelane::sys::alloc::{CountingAllocator, hot_calls};
 use corelane::sys::{memory, region};
 use corelane::transport::{ServerOptions, UnixOptions};
 use corelane::units::{DType, Rows};
-use onnx::{Axis, floats, model as onnx_model, node, tensor};
+use onnx::{Axis, floats, model as onnx_model, node, tensor, with_ints};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -247,6 +247,17 @@ fn what_does_not_pass_the_checks_is_refused_by_its_reason() {
     dir.write("model.onnx", scaled(2.0, OUTPUTS / 2));
     std::fs::remove_dir_all(dir.model().join("golden")).unwrap();
     refused("fixed", "output 0 is \"y\" float32 [512], and was \"y\" float32 [1024]");
+    // Rows that are added up are not independent.
+    let rows = [Axis::Open("batch"), Axis::Len(OUTPUTS as u64)];
+    let total = with_ints(node("ReduceMean", &["m"], "t"), "axes", &[0]);
+    let weights = floats("w", &[INPUTS as u64, OUTPUTS as u64], &vec![1.0; INPUTS * OUTPUTS]);
+    let nodes = [weights, node("MatMul", &["x", "w"], "m"), total, node("Sub", &["m", "t"], "y")];
+    let inputs = [Axis::Open("batch"), Axis::Len(INPUTS as u64)];
+    dir.write("model.onnx", onnx_model(&nodes, &[tensor("x", &inputs)], &[tensor("y", &rows)]));
+    refused(
+        "fixed",
+        "max_request_rows is 1 (batching is off: the graph does not show that the rows",
+    );
     std::fs::remove_file(dir.model().join("model.onnx")).unwrap();
     refused("load", "model.onnx");
     std::fs::create_dir_all(dir.model().join("golden")).unwrap();
@@ -279,6 +290,13 @@ fn a_directory_that_has_lost_its_manifest_is_refused() {
     let error = runtime.reload("sum").unwrap_err();
     assert_eq!(error.reason(), "load");
     assert!(error.to_string().contains("manifest.toml"), "{error}");
+    // One that is there and can't be read is none less.
+    for target in [Manifest::FILE, "nowhere"] {
+        std::os::unix::fs::symlink(target, dir.model().join(Manifest::FILE)).unwrap();
+        let error = LoadedModel::read(dir.model()).err().unwrap();
+        assert!(error.to_string().contains("manifest.toml: can't read the manifest"), "{error}");
+        std::fs::remove_file(dir.model().join(Manifest::FILE)).unwrap();
+    }
     dir.manifest("");
     assert_eq!(runtime.reload("sum").unwrap().version, 2);
 }

@@ -24,7 +24,7 @@ use crate::sys::files;
 use crate::sys::region::{self, Region, Wish};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,6 +34,8 @@ const HEADER_BYTES: usize = 64;
 const MAGIC: &[u8; 8] = b"corelane";
 /// Changes with the layout of the file.
 const FORMAT: u32 = 3;
+/// Of a file that is read piece by piece.
+const PIECE_BYTES: usize = 1 << 20;
 /// Where the checksum lies; it covers everything else.
 const SUM_AT: usize = 48;
 
@@ -244,6 +246,20 @@ pub(super) fn goldens(manifest: &Manifest) -> u64 {
         }
     }
     sum
+}
+
+/// A checksum of a file that may be large, read piece by piece.
+pub(super) fn file_checksum(path: &Path) -> io::Result<u64> {
+    let file = files::open(path)?;
+    let mut piece = Vec::with_capacity(PIECE_BYTES);
+    let mut sum = 0u64;
+    loop {
+        piece.clear();
+        if (&file).take(PIECE_BYTES as u64).read_to_end(&mut piece)? == 0 {
+            return Ok(sum);
+        }
+        sum = checksum(&[&sum.to_le_bytes(), &piece]);
+    }
 }
 
 /// The first fact that is not what it was.

@@ -15,6 +15,7 @@ use crate::model::check::{self, Checked};
 use crate::model::error::ModelError;
 use crate::model::manifest::{FakeSection, Manifest};
 use crate::model::signature::TensorSpec;
+use crate::model::version::version_hash;
 use crate::sys::{files, region};
 use crate::units::Nanos;
 use sha2::Digest;
@@ -123,6 +124,43 @@ pub struct Inspection {
     pub description: Description,
 }
 
+/// A model whose file is read, and not loaded yet.
+pub struct ReadModel {
+    manifest: Manifest,
+    source: Source,
+    read_ns: Nanos,
+}
+
+impl ReadModel {
+    /// Reads the model file of `manifest`.
+    ///
+    /// # Errors
+    /// `Io`, `TooLarge`, `Hash`.
+    pub fn new(manifest: Manifest) -> Result<ReadModel, ModelError> {
+        let started = Instant::now();
+        let source = Source::read(&manifest)?;
+        Ok(ReadModel { manifest, source, read_ns: nanos(started) })
+    }
+
+    /// How it is to be served.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Which [version](version_hash) it is.
+    pub fn version_hash(&self) -> String {
+        version_hash(&self.manifest, self.source.sha256().as_deref())
+    }
+
+    /// Bytes of the model file.
+    pub fn file_bytes(&self) -> usize {
+        match &self.source {
+            Source::File { bytes, .. } => bytes.len(),
+            Source::Fake(_) => 0,
+        }
+    }
+}
+
 impl LoadedModel {
     /// Loads and verifies the model in `path`: a model directory, a manifest, or an ONNX file.
     ///
@@ -136,12 +174,18 @@ impl LoadedModel {
     ///
     /// # Errors
     /// Every kind of [`ModelError`] but those of [`Manifest::read`].
-    pub fn load(mut manifest: Manifest) -> Result<LoadedModel, ModelError> {
+    pub fn load(manifest: Manifest) -> Result<LoadedModel, ModelError> {
+        Self::of(ReadModel::new(manifest)?)
+    }
+
+    /// Loads and verifies a model that is read already.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn of(read: ReadModel) -> Result<LoadedModel, ModelError> {
+        let ReadModel { mut manifest, source, read_ns } = read;
         manifest.tolerance = manifest.allowed_difference();
         let wanted = manifest.max_batch_size;
-        let started = Instant::now();
-        let source = Source::read(&manifest)?;
-        let read_ns = nanos(started);
         let started = Instant::now();
         let cache = source.sha256().and_then(|hash| Cache::of(&manifest, &hash));
         let mut status = CacheStatus::OFF;

@@ -159,11 +159,11 @@ impl Manifest {
         let is_toml = |p: &Path| p.extension().is_some_and(|e| e == "toml");
         if std::fs::metadata(path).map_err(io)?.is_dir() {
             let manifest = path.join(Self::FILE);
-            if manifest.is_file() {
+            if has_file(&manifest, "the manifest")? {
                 return Self::read_toml(&manifest);
             }
             let file = path.join("model.onnx");
-            if file.is_file() {
+            if has_file(&file, "the model file")? {
                 return Self::derived(&file, Some(path), base_name(path, false));
             }
             return Err(ModelError::NotAModel { path: path.into() });
@@ -254,6 +254,19 @@ fn base_name(path: &Path, is_file: bool) -> String {
     let absolute = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
     let name = if is_file { absolute.file_stem() } else { absolute.file_name() };
     name.map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// Whether there is such a file. One that is there and can't be looked at, as in a directory of another user's,
+/// is an error: to go on without it would be to load something else.
+fn has_file(path: &Path, what: &'static str) -> Result<bool, ModelError> {
+    match std::fs::metadata(path) {
+        Ok(meta) => Ok(meta.is_file()),
+        // A link to nowhere is there.
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound || path.is_symlink() => {
+            Err(ModelError::Io { path: path.into(), what, source })
+        }
+        Err(_) => Ok(false),
+    }
 }
 
 fn read_text(path: &Path, what: &'static str) -> Result<String, ModelError> {

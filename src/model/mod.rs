@@ -14,5 +14,5 @@ pub mod version;
 
 pub use cache::{CacheState, CacheStatus};
 pub use error::ModelError;
-pub use load::{BatchingStatus, Inspection, LoadedModel};
+pub use load::{BatchingStatus, Inspection, LoadedModel, ReadModel};
 pub use manifest::{InstanceGroup, Manifest};

@@ -83,6 +83,12 @@ impl<T> Exchange<T> {
         self.pass((RETURNED, EMPTYING, EMPTY), Option::take).ok().flatten()
     }
 
+    /// Whether a value can be offered: the last one was taken back, or withdrawn.
+    pub fn is_empty(&self) -> bool {
+        // Only who offers leaves this state.
+        self.state.load(Ordering::Relaxed) == EMPTY
+    }
+
     /// The last offer itself, if it was not taken: then it never will be.
     pub fn withdraw(&self) -> Option<T> {
         self.pass((OFFERED, EMPTYING, EMPTY), Option::take).ok().flatten()

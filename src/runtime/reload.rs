@@ -15,10 +15,12 @@
 //!    returned no answer is of the former version. Requests that waited meanwhile are answered by one or
 //!    the other, whole.
 //!
-//! Whatever fails before step 5 leaves the former version serving, and nothing of the new one.
+//! Whatever fails before step 5 leaves the former version serving, and nothing of the new one. A worker that does
+//! not end its batch in time fails step 5: then those that have come get the former version back.
 
 mod changes;
 mod error;
+mod trade;
 mod watch;
 
 pub use changes::Difference;
@@ -27,7 +29,7 @@ pub use watch::Watch;
 
 use super::{ModelSetup, Runtime, ServedModel, Shared};
 use crate::engine::quiet::caught;
-use crate::limits::BATCH_SIZES_MAX;
+use crate::limits::{BATCH_SIZES_MAX, WORKER_PATIENCE_MS};
 use crate::sys::sync::{Arc, Ordering};
 use crate::sys::{clock, headroom, region};
 use crate::transport::ReloadHandler;
@@ -36,9 +38,7 @@ use crate::worker::Version;
 use serde::Serialize;
 use std::path::Path;
 use std::time::Duration;
-
-/// How often it is looked whether a worker has taken its version: a batch ends meanwhile, or a few.
-const LOOK_EVERY: Duration = Duration::from_micros(200);
+use trade::Trade;
 
 /// What came of a reload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -67,6 +67,8 @@ pub struct Reloaded {
 #[derive(Clone)]
 pub struct Reloader {
     shared: Arc<Shared>,
+    /// How long a worker may take to end its batch.
+    patience: Duration,
 }
 
 impl Runtime {
@@ -104,11 +106,17 @@ impl Runtime {
 
     /// What loads new versions, for another thread.
     pub fn reloader(&self) -> Reloader {
-        Reloader { shared: self.shared.clone() }
+        let patience = Duration::from_millis(WORKER_PATIENCE_MS);
+        Reloader { shared: self.shared.clone(), patience }
     }
 }
 
 impl Reloader {
+    /// The same, where a worker that is in a batch is waited for so long, and not for [`WORKER_PATIENCE_MS`].
+    pub fn with_patience(self, patience: Duration) -> Reloader {
+        Reloader { patience, ..self }
+    }
+
     /// The names of the models.
     pub fn models(&self) -> impl Iterator<Item = &str> {
         self.shared.models.iter().map(|m| m.name.as_str())
@@ -116,8 +124,8 @@ impl Reloader {
 
     /// Reads the files of the model called `name` again and, if they changed, serves what they hold now.
     ///
-    /// Takes as long as loading does, and then until each worker has ended the batch that it is in. When
-    /// it returns, no answer of the former version is given any more.
+    /// Takes as long as loading does, and then until each worker has ended the batch that it is in, for which it
+    /// has [`WORKER_PATIENCE_MS`]. When it returns, no answer of the former version is given any more.
     ///
     /// # Errors
     /// Every kind of [`ReloadError`]. The former version serves on.
@@ -129,15 +137,15 @@ impl Reloader {
                 return Err(ReloadError::NoSource { model: model.clone() });
             };
             let load = |error| ReloadError::Load { model: model.clone(), source: Box::new(error) };
-            let manifest = source.manifest().map_err(load)?;
-            let hash = source.present_hash().map_err(load)?;
+            let read = source.read().map_err(load)?;
+            let hash = read.version_hash();
             if former.version_hash.as_ref() == Some(&hash) {
                 return Ok(None);
             }
-            // The file, and the weights made of it, are there at once.
-            self.find_room(model, "loading the model file", file_bytes(&manifest.file) * 2)?;
+            // The file is there, and then, at once with it, the weights made of it.
+            self.find_room(model, "loading the model file", read.file_bytes())?;
             let size = served.queue.spec().max_queue_size;
-            let setup = source.load_for(Some(size)).map_err(load)?;
+            let setup = source.load_read(read, Some(size)).map_err(load)?;
             if setup.version_hash.as_ref() != Some(&hash) {
                 return Err(ReloadError::FilesChanged { model: model.clone() });
             }
@@ -224,7 +232,7 @@ impl Reloader {
     fn hand_over(&self, served: &ServedModel, setup: ModelSetup) -> Result<(), ReloadError> {
         let model = &served.name;
         let queue = &served.queue;
-        let mask = queue.spec().workers;
+        let trade = Trade::begin(&self.shared, served, self.patience)?;
         let description = setup.engine.describe();
         let mut each = description.instance_arena_bytes.unwrap_or(0);
         each += description.instance_staging_bytes;
@@ -232,14 +240,11 @@ impl Reloader {
             each += description.weight_bytes;
         }
         let what = "an instance of the new version for each worker, beside the former";
-        self.find_room(model, what, each * mask.count_ones() as usize)?;
+        self.find_room(model, what, each * trade.workers().count())?;
         let bank = 1 - queue.bank();
         let mut times = [Nanos(u64::MAX); BATCH_SIZES_MAX];
-        let mut offers = Vec::new();
-        for (worker, exchange) in served.exchanges.iter().enumerate() {
-            if mask & (1 << worker) == 0 {
-                continue;
-            }
+        let mut versions = Vec::new();
+        for worker in trade.workers() {
             let failed = |reason: String| ReloadError::Instance { model: model.clone(), reason };
             let ready = caught(|| {
                 let engine = setup.engine.clone();
@@ -258,35 +263,18 @@ impl Reloader {
             for (least, time) in times.iter_mut().zip(warm) {
                 *least = time.min(*least);
             }
-            offers.push((exchange, version));
+            versions.push(version);
         }
         let sizes = setup.engine.batch_sizes();
         // Nobody writes there: the last reload has seen every worker leave it.
         queue.service_of(bank).restart(sizes, &times[..sizes.len()]);
-        let mut given = Vec::with_capacity(offers.len());
-        for (exchange, version) in offers {
-            // It is empty: reloads take turns, and each takes back what it offered.
-            if exchange.offer(version).is_err() {
-                return Err(ReloadError::Stopping { model: model.clone() });
-            }
-            given.push(exchange);
-        }
-        if setup.batch.max_queue_delay != Micros(0) {
-            // A worker that waits for more requests tends no connections: as at the start.
-            self.shared.waker.seat().allow(false);
-        }
-        self.shared.orders.look();
-        self.shared.idle_set.wake_all(mask);
-        for (n, exchange) in given.iter().enumerate() {
-            // A worker that is in a batch comes when that has ended.
-            while exchange.take_back().is_none() {
-                // A worker that has ended takes nothing any more.
-                if self.shared.orders.is_stop() {
-                    given[n..].iter().for_each(|exchange| drop(exchange.withdraw()));
-                    return Err(ReloadError::Stopping { model: model.clone() });
-                }
-                std::thread::sleep(LOOK_EVERY);
-            }
+        let seat = self.shared.waker.seat();
+        let tended = seat.is_allowed();
+        // A worker that waits for more requests tends no connections: as at the start.
+        seat.allow(tended && setup.batch.max_queue_delay == Micros(0));
+        if let Err(error) = trade.give(versions) {
+            seat.allow(tended);
+            return Err(error);
         }
         queue.change_version(bank, setup.default_timeout);
         drop(served.take_over(setup));
@@ -327,10 +315,6 @@ fn enough(
         // Where the system does not say, taking it tells.
         _ => Ok(()),
     }
-}
-
-fn file_bytes(path: &Path) -> usize {
-    std::fs::metadata(path).map_or(0, |m| usize::try_from(m.len()).unwrap_or(usize::MAX / 2))
 }
 
 #[cfg(test)]

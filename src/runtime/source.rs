@@ -2,8 +2,8 @@
 
 use super::ModelSetup;
 use crate::config::ModelEntry;
-use crate::model::version::{present_hash, version_hash};
-use crate::model::{LoadedModel, Manifest, ModelError};
+use crate::model::version::version_hash;
+use crate::model::{LoadedModel, Manifest, ModelError, ReadModel};
 use std::path::PathBuf;
 
 /// Where a model comes from, and what is to differ from its manifest.
@@ -46,12 +46,9 @@ impl ModelSource {
         Ok(manifest)
     }
 
-    /// The hash of what is there now. The model file is read, but not loaded.
-    ///
-    /// # Errors
-    /// Those of [`manifest`](Self::manifest), and a model file that can't be read.
-    pub fn present_hash(&self) -> Result<String, ModelError> {
-        present_hash(&self.manifest()?)
+    /// What is there now: the model file is read, but not loaded.
+    pub(super) fn read(&self) -> Result<ReadModel, ModelError> {
+        ReadModel::new(self.manifest()?)
     }
 
     /// Loads and verifies the model.
@@ -59,13 +56,18 @@ impl ModelSource {
     /// # Errors
     /// Every kind of [`ModelError`].
     pub fn load(&self) -> Result<ModelSetup, ModelError> {
-        self.load_for(None)
+        self.load_read(self.read()?, None)
     }
 
-    /// The same, for a queue of this size if the manifest says nothing of it.
-    pub(super) fn load_for(&self, max_queue_size: Option<u32>) -> Result<ModelSetup, ModelError> {
-        let manifest = self.manifest()?;
-        let mut loaded = LoadedModel::load(manifest.clone())?;
+    /// The same of what was read, for a queue of this size if the manifest says nothing of it. Its hash is made
+    /// last: what changed meanwhile shows in it.
+    pub(super) fn load_read(
+        &self,
+        read: ReadModel,
+        max_queue_size: Option<u32>,
+    ) -> Result<ModelSetup, ModelError> {
+        let manifest = read.manifest().clone();
+        let mut loaded = LoadedModel::of(read)?;
         let hash = version_hash(&manifest, loaded.sha256.as_deref());
         loaded.manifest.max_queue_size = loaded.manifest.max_queue_size.or(max_queue_size);
         let mut setup = ModelSetup::from(loaded);

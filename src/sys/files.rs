@@ -5,17 +5,15 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Reads a regular file of at most `bytes_max` bytes.
+/// Opens a regular file, to read it.
 ///
 /// # Errors
-/// As the system says; `InvalidInput` where it is a device, a pipe or a socket (which is not waited for),
-/// `FileTooLarge` where there is more, with the numbers.
-pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+/// As the system says; `InvalidInput` where it is a device, a pipe or a socket (which is not waited for).
+pub fn open(path: &Path) -> io::Result<File> {
     // A pipe without a writer would be waited for.
     let nonblock = rustix::fs::OFlags::NONBLOCK.bits() as i32;
     let file = File::options().read(true).custom_flags(nonblock).open(path)?;
-    let metadata = file.metadata()?;
-    let kind = metadata.file_type();
+    let kind = file.metadata()?.file_type();
     if !kind.is_file() {
         let what = match () {
             () if kind.is_dir() => "a directory",
@@ -26,8 +24,18 @@ pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
         let message = format!("it is {what}, not a regular file");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
-    if metadata.len() > bytes_max {
-        return Err(too_large(metadata.len(), bytes_max));
+    Ok(file)
+}
+
+/// Reads a regular file of at most `bytes_max` bytes.
+///
+/// # Errors
+/// As [`open`]; `FileTooLarge` where there is more, with the numbers.
+pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let file = open(path)?;
+    let len = file.metadata()?.len();
+    if len > bytes_max {
+        return Err(too_large(len, bytes_max));
     }
     bounded(file, bytes_max)
 }

@@ -31,7 +31,15 @@ pub fn check(served: &ServedModel, next: &ModelSetup) -> Result<(), ReloadError>
     let spec = served.queue.spec();
     found.compare("name", &served.name, &next.name);
     found.signature(&spec.signature, next.engine.signature());
-    found.compare("max_request_rows", spec.max_request_rows.0, next.max_request_rows.0);
+    let (rows, asked) = (spec.max_request_rows.0, next.max_request_rows.0);
+    let batching = next.inspection.as_ref().map(|inspection| &inspection.batching);
+    match batching.and_then(|batching| batching.reason.as_ref()) {
+        Some(why) if asked < rows => {
+            let asked = format!("{asked} (batching is off: {why})");
+            found.add("max_request_rows", rows.to_string(), asked, false);
+        }
+        _ => found.compare("max_request_rows", rows, asked),
+    }
     found.compare("max_queue_size", spec.max_queue_size, next.max_queue_size);
     found.compare("priority_levels", spec.priority_levels, next.priority_levels);
     found.compare("default_priority", spec.default_priority.0, next.default_priority.0);

@@ -3,6 +3,7 @@
 use super::Difference;
 use crate::model::ModelError;
 use std::fmt;
+use std::time::Duration;
 
 /// Why a model was not reloaded. The former version serves on.
 #[derive(Debug)]
@@ -57,6 +58,16 @@ pub enum ReloadError {
         /// Why.
         reason: String,
     },
+    /// A worker stayed in a batch for so long that it was not waited for. Those that had taken the new version
+    /// have been given the former one back; in between they may have answered by the new one.
+    Worker {
+        /// The model.
+        model: String,
+        /// The worker.
+        worker: usize,
+        /// How long was waited.
+        waited: Duration,
+    },
     /// The runtime drains or ends.
     Stopping {
         /// The model.
@@ -66,7 +77,7 @@ pub enum ReloadError {
 
 impl ReloadError {
     /// Every [`reason`](Self::reason) that is counted for a model.
-    pub const REASONS: [&'static str; 9] = [
+    pub const REASONS: [&'static str; 10] = [
         "no_source",
         "load",
         "hash",
@@ -75,6 +86,7 @@ impl ReloadError {
         "fixed",
         "memory",
         "instance",
+        "worker",
         "stopping",
     ];
 
@@ -94,6 +106,7 @@ impl ReloadError {
             ReloadError::Fixed { .. } => "fixed",
             ReloadError::Memory { .. } => "memory",
             ReloadError::Instance { .. } => "instance",
+            ReloadError::Worker { .. } => "worker",
             ReloadError::Stopping { .. } => "stopping",
         }
     }
@@ -135,6 +148,11 @@ impl fmt::Display for ReloadError {
             ReloadError::Instance { model, reason } => {
                 write!(f, "model {model}: the new version is not served: an instance: {reason}")
             }
+            ReloadError::Worker { model, worker, waited } => write!(
+                f,
+                "model {model}: the new version is not served: worker {worker} did not end its batch within \
+                 {waited:?}; the former version stays"
+            ),
             ReloadError::Stopping { model } => {
                 write!(f, "model {model}: the runtime drains, and loads nothing more")
             }

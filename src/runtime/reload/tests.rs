@@ -2,13 +2,15 @@ use super::*;
 use crate::engine::fake::{FakeCompute, FakeEngine, FakeFault};
 use crate::engine::{Description, Engine, EngineError, EngineKind, Instance, PlanIndex, RunError};
 use crate::model::signature::{Signature, TensorSpec};
-use crate::runtime::{InferError, ModelHandle, ModelSetup};
+use crate::runtime::{InferError, ModelHandle, ModelSetup, Pending};
 use crate::sys::affinity;
 use crate::units::{CoreId, DType, Micros, Priority, Rows};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};
 
 const PANIC_ROW: u8 = 0xDD;
+/// A row whose run waits until its engine is let go.
+const HANG_ROW: u8 = 0xAA;
 
 /// An engine whose answers are `mark`, whatever it is asked.
 struct Marked {
@@ -16,6 +18,8 @@ struct Marked {
     mark: u8,
     /// Who makes an instance comes here twice.
     gate: Option<Arc<Barrier>>,
+    /// What a run of a [`HANG_ROW`] waits for.
+    let_go: Arc<AtomicBool>,
     fault: Fault,
     /// Instances of all versions that are alive.
     alive: Arc<AtomicU64>,
@@ -35,6 +39,7 @@ struct MarkedInstance {
     inner: Box<dyn Instance>,
     mark: u8,
     out: Vec<u8>,
+    let_go: Arc<AtomicBool>,
     fault: Fault,
     alive: Arc<AtomicU64>,
     settled: Arc<Mutex<Vec<CoreId>>>,
@@ -64,6 +69,7 @@ impl Marked {
             inner,
             mark,
             gate: None,
+            let_go: Arc::default(),
             fault: Fault::None,
             alive: Arc::default(),
             settled: Arc::default(),
@@ -107,6 +113,7 @@ impl Engine for Marked {
             inner: self.inner.instance()?,
             mark: self.mark,
             out: vec![self.mark; largest * ROW_BYTES],
+            let_go: self.let_go.clone(),
             fault: self.fault,
             alive: self.alive.clone(),
             settled: self.settled.clone(),
@@ -140,6 +147,9 @@ impl Instance for MarkedInstance {
         inputs: &[&[u8]],
         outputs: &mut [&mut [u8]],
     ) -> Result<(), RunError> {
+        while inputs[0][0] == HANG_ROW && !self.let_go.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         self.inner.infer_direct(plan, inputs, outputs)?;
         outputs[0].fill(self.mark);
         Ok(())
@@ -400,6 +410,77 @@ fn a_worker_that_panics_meanwhile_goes_on_with_the_version_that_it_has() {
         assert!(asker.join().unwrap() > 0);
     });
     assert!(rt.stats().workers.iter().map(|w| w.rebuilds).sum::<u64>() > 0);
+}
+
+/// Asks for a run that hangs, and waits until a worker is in it.
+fn hang(rt: &Runtime) -> Pending {
+    let model = rt.client().model("marked").unwrap();
+    let mut request = model.request(1).unwrap();
+    request.input_bytes_mut(0).unwrap().fill(HANG_ROW);
+    let pending = request.submit().unwrap();
+    while rt.stats().models[0].queued > 0 {
+        std::thread::yield_now();
+    }
+    pending
+}
+
+/// Lets workers go also where an assertion fails: the runtime's end waits for them.
+struct LetGo([Arc<AtomicBool>; 2]);
+
+impl Drop for LetGo {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|let_go| let_go.store(true, Ordering::Release));
+    }
+}
+
+fn mark_of(pending: Pending) -> u8 {
+    pending.wait().unwrap().output::<u8>(0).unwrap()[0]
+}
+
+#[test]
+fn a_worker_that_hangs_is_not_waited_for_and_the_former_version_stays() {
+    let alive = Arc::new(AtomicU64::new(0));
+    let version = |mark: u8, let_go: &Arc<AtomicBool>| {
+        let (alive, let_go) = (alive.clone(), let_go.clone());
+        Marked { alive, let_go, ..Marked::new(mark, &[1, 2, 4], Duration::ZERO) }.setup()
+    };
+    let free = Arc::new(AtomicBool::new(true));
+    let [former, next] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+    let rt = runtime(version(7, &former));
+    let _at_end = LetGo([former.clone(), next.clone()]);
+    let model = rt.client().model("marked").unwrap();
+    let first = hang(&rt);
+    let hasty = rt.reloader().with_patience(Duration::from_millis(20));
+    for tries in 1..=3 {
+        let error = hasty.replace(version(9, &free)).unwrap_err();
+        assert_eq!(error.reason(), "worker");
+        assert!(error.to_string().contains(" did not end its batch within 20ms"), "{error}");
+        // The worker that had come has gone back, and nothing is left of the other version.
+        assert_eq!(ask(&model, 1, 2).unwrap(), 7);
+        assert_eq!(alive.load(Ordering::Relaxed), 2);
+        let stats = &rt.stats().models[0];
+        assert_eq!((stats.version, stats.model_reload_failure_total["worker"]), (1, tries));
+    }
+    // The other worker hangs, too, after it has come: it goes back when it can.
+    let second = std::thread::scope(|s| {
+        let patient = rt.reloader().with_patience(Duration::from_secs(3));
+        let setup = version(9, &next);
+        let reload = s.spawn(move || patient.replace(setup));
+        while ask(&model, 1, 1).unwrap() != 9 {}
+        let second = hang(&rt);
+        assert_eq!(reload.join().unwrap().unwrap_err().reason(), "worker");
+        second
+    });
+    assert_eq!(alive.load(Ordering::Relaxed), 3);
+    assert_eq!(hasty.replace(version(10, &free)).unwrap_err().reason(), "worker");
+    next.store(true, Ordering::Release);
+    assert_eq!(mark_of(second), 9);
+    assert_eq!(ask(&model, 1, 1).unwrap(), 7);
+    former.store(true, Ordering::Release);
+    assert_eq!(mark_of(first), 7);
+    let done = rt.replace(version(11, &free)).unwrap();
+    assert_eq!((done.version, ask(&model, 1, 2).unwrap()), (2, 11));
+    assert_eq!(alive.load(Ordering::Relaxed), 2);
 }
 
 /// A version whose instances wait at a gate that has two sides.
