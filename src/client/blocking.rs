@@ -446,6 +446,9 @@ impl Client {
     /// Returns when that is done, or refused: JSON text with what came of it. The server's user and root may
     /// ask for it, on a Unix socket; give the options a timeout that loading fits in.
     pub fn reload(&mut self, model: Option<&str>) -> Result<String, ClientError> {
+        if model == Some("") {
+            return Err(ClientError::NoName);
+        }
         let name = model.unwrap_or_default();
         let (_, payload) = self.ask(|session, out| session.reload(name, out))?;
         String::from_utf8(payload).map_err(|_| ClientError::Body)

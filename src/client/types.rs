@@ -65,6 +65,8 @@ pub enum ClientError {
         /// Bytes of the rows.
         wanted: usize,
     },
+    /// A model is named by an empty text, which would stand for all of them.
+    NoName,
     /// No request in flight has this ticket, and no answer waits for it.
     NoSuchTicket(Ticket),
 }
@@ -83,6 +85,9 @@ impl std::fmt::Display for ClientError {
             }
             ClientError::PayloadLength { len, wanted } => {
                 write!(f, "a payload of {len} bytes; the model's rows are {wanted}")
+            }
+            ClientError::NoName => {
+                f.write_str("a model's name can't be empty; leave it out to mean all models")
             }
             ClientError::NoSuchTicket(ticket) => {
                 write!(f, "no request with ticket {} is in flight", ticket.0)

@@ -40,7 +40,9 @@ pub use stats::{ModelStats, ProcessState, ServiceStats, StatsSnapshot, WorkerSta
 
 use crate::batch::BatchSettings;
 use crate::engine::Engine;
-use crate::limits::{BATCH_SIZES_MAX, MAX_QUEUE_SIZE_DEFAULT, QUEUE_BYTES_DEFAULT};
+use crate::limits::{
+    BATCH_SIZES_MAX, MAX_QUEUE_SIZE_DEFAULT, QUEUE_BYTES_DEFAULT, WORKER_PATIENCE_MS,
+};
 use crate::metrics::WorkerStats;
 use crate::model::signature::Signature;
 use crate::model::{Inspection, InstanceGroup, LoadedModel};
@@ -140,10 +142,14 @@ pub struct Runtime {
 /// How a drain ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct DrainReport {
-    /// Whether every accepted request was answered in time.
+    /// Whether every accepted request was answered in time, and every answer taken.
     pub clean: bool,
     /// Requests that had no answer when the time was up.
     pub left: u32,
+    /// Answers, and requests that still waited behind them, that were given up: their reader took nothing
+    /// for too long, or not all when the time was up. Only where a [`Server`](crate::transport::Server)
+    /// was drained, too.
+    pub unread: u64,
 }
 
 impl Runtime {
@@ -188,7 +194,7 @@ impl Runtime {
         loop {
             let left = self.shared.models.iter().map(|m| m.queue.outstanding()).sum();
             if left == 0 || clock::now() >= end {
-                return DrainReport { clean: left == 0, left };
+                return DrainReport { clean: left == 0, left, unread: 0 };
             }
             std::thread::sleep(Duration::from_micros(200));
         }
@@ -196,9 +202,9 @@ impl Runtime {
 }
 
 impl Drop for Runtime {
-    /// Drains for up to ten seconds, then stops the workers.
+    /// Drains for up to [`WORKER_PATIENCE_MS`], then stops the workers.
     fn drop(&mut self) {
-        self.drain(Duration::from_secs(10));
+        self.drain(Duration::from_millis(WORKER_PATIENCE_MS));
         self.shared.orders.stop();
         self.shared.idle_set.wake_all(u64::MAX);
         for thread in self.threads.drain(..) {

@@ -74,6 +74,7 @@ fn transport_stats(counters: &TransportCounters) -> serde_json::Value {
         "link_received_bytes_total": of(&counters.link_received_bytes_total),
         "link_sent_bytes_total": of(&counters.link_sent_bytes_total),
         "timer_looks_total": of(&counters.timer_looks_total),
+        "answers_given_up_total": of(&counters.answers_given_up_total),
         "slots_reclaimed_total": of(&counters.slots_reclaimed_total),
         "strangers_evicted_total": of(&counters.strangers_evicted_total),
         "sleeps_total": of(&counters.sleeps_total),
@@ -154,19 +155,35 @@ impl Runtime {
     /// Closes the doors, answers everything that was accepted and hands the answers over to their
     /// readers, for at most `patience`.
     pub fn drain_with(&self, server: Server, patience: Duration) -> DrainReport {
+        self.drain_while(server, patience, || true)
+    }
+
+    /// The same, as long as `go_on` says so, which is asked again and again while clients are waited for.
+    pub fn drain_while(
+        &self,
+        server: Server,
+        patience: Duration,
+        mut go_on: impl FnMut() -> bool,
+    ) -> DrainReport {
         let patience = Nanos(patience.as_nanos().min(u64::MAX as u128) as u64);
         let end = clock::now().after(patience);
+        let counters = server.shared_counters();
+        let given_up = || counters.answers_given_up_total.load(Ordering::Relaxed);
+        let before = given_up();
         server.drain();
         for model in &self.shared.models {
             model.queue.hurry();
         }
-        while !server.is_finished() && clock::now() < end {
+        let mut goes_on = true;
+        while goes_on && !server.is_finished() && clock::now() < end {
             std::thread::sleep(Duration::from_micros(500));
+            goes_on = go_on();
         }
-        let handed_over = server.is_finished();
-        let left = end.since(clock::now());
-        let report = self.drain(Duration::from_nanos(left.0));
+        let left = if goes_on { end.since(clock::now()) } else { Nanos(0) };
+        let DrainReport { left, .. } = self.drain(Duration::from_nanos(left.0));
+        // Connections that only wait for their peers to close have nothing to lose.
         drop(server);
-        DrainReport { clean: report.clean && handed_over, left: report.left }
+        let unread = given_up().wrapping_sub(before);
+        DrainReport { clean: left == 0 && unread == 0, left, unread }
     }
 }

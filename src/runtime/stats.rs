@@ -280,7 +280,8 @@ impl StatsSnapshot {
             m.inference_request_failure.iter().map(|(k, v)| (k.to_string(), *v)).collect()
         });
         // Of no model, so its name is empty.
-        let unknown = self.extra.get("transport").and_then(|t| t["unknown_model_total"].as_u64());
+        let transport = |key: &str| self.extra.get("transport").and_then(|t| t[key].as_u64());
+        let unknown = transport("unknown_model_total");
         failures.extend(unknown.map(|n| ("model=\"\",reason=\"unknown_model\"".into(), n)));
         family(
             "inference_request_success",
@@ -294,6 +295,10 @@ impl StatsSnapshot {
             "Requests that failed or were refused, by reason.",
             failures,
         );
+        if let Some(n) = transport("answers_given_up_total") {
+            let help = "Ends of accepted requests that their readers did not take.";
+            family("answers_given_up_total", "counter", help, vec![(String::new(), n)]);
+        }
         family(
             "inference_count",
             "counter",

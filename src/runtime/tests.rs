@@ -155,7 +155,7 @@ fn drain_answers_all_that_was_accepted_and_refuses_the_rest() {
     let model = rt.client().model("echo").unwrap();
     let pending: Vec<_> = (0..40).map(|_| model.request(1).unwrap().submit().unwrap()).collect();
     let report = rt.drain(Duration::from_secs(10));
-    assert_eq!(report, DrainReport { clean: true, left: 0 });
+    assert_eq!(report, DrainReport { clean: true, left: 0, unread: 0 });
     for p in pending {
         assert!(p.wait().is_ok());
     }

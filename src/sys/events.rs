@@ -103,6 +103,8 @@ macro_rules! corelane_events {
             warn ConnectionRefused "connection_refused" "a connection was refused: {=str} ({=u64}, {=u64})" { code: Text, a: u64, b: u64 }
             /// A client was told an error after which its connection ends.
             warn ConnectionFailed "connection_failed" "a connection ends: {=str} ({=u64}, {=u64})" { code: Text, a: u64, b: u64 }
+            /// A client takes nothing, or the server stops: it does not get what is left.
+            warn AnswersGivenUp "answers_given_up" "connection {=u16} is closed with {=u64} answers that it did not take" { connection: u16, answers: u64 }
             /// A client was told an error.
             debug RequestRefused "request_refused" "a request was refused: {=str} ({=u64}, {=u64})" { code: Text, a: u64, b: u64 }
             /// A request was read whole, and is offered to its queue.

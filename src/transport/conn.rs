@@ -4,30 +4,26 @@ mod control;
 mod encoded;
 mod head;
 mod requests;
+mod sending;
 mod slots;
 
-use requests::count_error_if;
 pub(super) use requests::{Submitted, count_error};
 pub(crate) use requests::{failure_code, refusal_code};
 
 use super::arrivals::Arrivals;
 use super::desk::ReloadDesk;
 use super::link::Link;
-use super::replies::{Flushed, Replies};
-use super::table::{Held, Table};
+use super::replies::Replies;
+use super::table::Table;
 use super::{Control, Served, bump};
 use crate::limits::{
-    AUTH_NONCE_BYTES, CONNECTION_READ_BYTES, ENCODED_OPENS_COUNT_MAX, ERROR_TEXT_LEN_MAX,
-    LINGER_MS_MAX, PAYLOAD_BYTES_PER_MS_MIN,
+    AUTH_NONCE_BYTES, CONNECTION_READ_BYTES, ENCODED_OPENS_COUNT_MAX, PAYLOAD_BYTES_PER_MS_MIN,
 };
-use crate::queue::outlet::Plug;
-use crate::queue::{Done, Failure, Lease};
-use crate::sys::events::{Event, tell};
+use crate::queue::Lease;
 use crate::sys::memory::LazyBytes;
 use crate::sys::sync::Arc;
 use crate::units::{ModelId, Nanos, RequestId};
-use crate::wire::{ErrorCode, HEAD_BYTES_MAX, Key, Reply};
-use core::fmt::Write as _;
+use crate::wire::{HEAD_BYTES_MAX, Key};
 use encoded::{Decoding, View};
 use std::io::{self, IoSliceMut};
 
@@ -269,167 +265,6 @@ impl Conn {
         self.lent.is_some() && self.phase != Phase::Ready
     }
 
-    // --- sending ---
-
-    fn error(
-        &mut self,
-        core: &Core,
-        id: Option<RequestId>,
-        code: ErrorCode,
-        (a, b): (u64, u64),
-        text: core::fmt::Arguments<'_>,
-    ) {
-        let mut line: heapless::String<ERROR_TEXT_LEN_MAX> = heapless::String::new();
-        // A text that does not fit is cut where it was.
-        let _ = line.write_fmt(text);
-        count_error(core, code);
-        tell(Event::RequestRefused { code: code.name(), a, b });
-        let reply = Reply::Error { id, code: code.number(), text: &line, a, b };
-        self.replies.push(&reply, &[]);
-    }
-    /// An error after which the connection closes.
-    fn fatal(
-        &mut self,
-        core: &Core,
-        code: ErrorCode,
-        ab: (u64, u64),
-        text: core::fmt::Arguments<'_>,
-    ) {
-        self.error(core, None, code, ab, text);
-        tell(Event::ConnectionFailed { code: code.name(), a: ab.0, b: ab.1 });
-        self.phase = Phase::Closing;
-        self.half_until = None;
-        self.incoming = Incoming::Head;
-    }
-    /// Takes the end of a request in flight.
-    pub fn ended(
-        &mut self,
-        core: &mut Core,
-        (entry, held): (u32, Held),
-        end: Result<Done, Failure>,
-    ) {
-        if let Some(at) = self.entries.iter().position(|&other| other == entry) {
-            self.ids.swap_remove(at);
-            self.entries.swap_remove(at);
-        }
-        let id = held.request;
-        if let Err(failure) = &end {
-            let (connection, reason) = (held.conn, failure.name());
-            tell(Event::RequestWithdrawn { connection, request: id.0, reason });
-        }
-        let mut sent = 0;
-        if self.lent == Some(entry) {
-            (self.lent, core.lent) = (None, None);
-            let plug = self.link.as_ref().and_then(Link::plug);
-            if let Some((bytes, total)) = plug.and_then(Plug::settle) {
-                bump(&core.control.counters.direct_answers_total, 1);
-                bump(&core.control.counters.writes_total, 1);
-                bump(&core.control.counters.sent_bytes_total, bytes as u64);
-                if bytes == total {
-                    bump(&core.control.counters.answers_total, 1);
-                    return;
-                }
-                sent = bytes;
-            }
-        }
-        match end.map(|done| (done.outcome(), done)) {
-            Ok((Ok(receipt), mut done)) => {
-                bump(&core.control.counters.answers_total, 1);
-                let reply = Reply::Answer { id, rows: done.rows(), receipt };
-                let view = held.view.and_then(|view| self.views.get(view as usize));
-                let len = match view {
-                    Some(view) => view.encode_output(&mut done),
-                    None => done.output().len(),
-                };
-                self.replies.push_ending(&reply, Some((done, len)), sent);
-            }
-            Ok((Err(failure), _)) | Err(failure) => {
-                let code = failure_code(failure);
-                let (a, b) = match failure {
-                    Failure::DeadlineExpired => {
-                        (core.now.since(held.submitted_at).0 / 1_000, held.allowed.0 as u64)
-                    }
-                    _ => (0, 0),
-                };
-                count_error(core, code);
-                let mut line: heapless::String<ERROR_TEXT_LEN_MAX> = heapless::String::new();
-                let _ = write!(line, "{failure}");
-                let reply = Reply::Error { id: Some(id), code: code.number(), text: &line, a, b };
-                self.replies.push_ending(&reply, None, sent);
-            }
-        }
-    }
-
-    /// Sends what waits. Says whether the loop must watch for writability.
-    pub fn flush(&mut self, core: &Core) -> Result<Flushed, Closed> {
-        let Some(link) = &self.link else { return Err(Closed) };
-        if self.hung_up {
-            return Err(Closed);
-        }
-        if !self.replies.is_empty() && link.plug().is_some_and(|plug| !plug.is_free()) {
-            // Nothing may come in between: after the rest of the worker's frame.
-            return Ok(Flushed::Lent);
-        }
-        let mut flushed = self.replies.flush(link, &core.control.counters).map_err(|_| Closed)?;
-        let idle = self.ids.is_empty() && matches!(self.incoming, Incoming::Head);
-        let leaving = match self.phase {
-            Phase::Leaving => idle && self.stats_for.is_none() && !self.power.is_waited_for(),
-            Phase::Ready => core.draining && self.ids.is_empty() && self.stats_for.is_none(),
-            Phase::Hello | Phase::Challenged { .. } => core.draining,
-            Phase::Closing => false,
-        };
-        if leaving && flushed == Flushed::All {
-            self.replies.push(&Reply::Goodbye, &[]);
-            self.phase = Phase::Closing;
-            self.half_until = None;
-            self.incoming = Incoming::Head;
-            flushed = self.replies.flush(link, &core.control.counters).map_err(|_| Closed)?;
-        }
-        match flushed {
-            Flushed::All => {
-                self.stall_until = None;
-                if self.phase == Phase::Closing && self.ids.is_empty() {
-                    if self.eof {
-                        return Err(Closed);
-                    }
-                    if !self.finished {
-                        self.finished = true;
-                        link.finish();
-                        self.linger_until = Some(core.now.after(Nanos(LINGER_MS_MAX * 1_000_000)));
-                    }
-                }
-            }
-            Flushed::Lent => {}
-            Flushed::Blocked { progress } => {
-                if progress || self.stall_until.is_none() {
-                    self.stall_until = Some(core.now.after(core.write_stall));
-                }
-            }
-        }
-        Ok(flushed)
-    }
-    /// Looks at the clock.
-    pub fn check_timeouts(&mut self, core: &Core) -> Result<(), Closed> {
-        let passed = |until: Option<Nanos>| until.is_some_and(|until| until <= core.now);
-        if passed(self.stall_until) || passed(self.linger_until) {
-            count_error_if(core, passed(self.stall_until), ErrorCode::TimedOut);
-            return Err(Closed);
-        }
-        if passed(self.half_until) {
-            let ms = core.half_frame.0 / 1_000_000;
-            let what = if self.phase == Phase::Ready { "a frame" } else { "the hello" };
-            self.fatal(
-                core,
-                ErrorCode::TimedOut,
-                (ms, 0),
-                format_args!("{what} was left half sent"),
-            );
-        }
-        Ok(())
-    }
-
-    // --- receiving ---
-
     /// Reads and takes in what there is, within bounds.
     pub fn read(&mut self, core: &mut Core, at: u16) -> Result<Turn, Closed> {
         for _ in 0..READS_PER_TURN {
@@ -467,11 +302,19 @@ impl Conn {
                     self.eof = true;
                     // What is half here will never be whole.
                     self.incoming = Incoming::Head;
+                    (self.start, self.end) = (0, 0);
                     self.half_until = None;
-                    // After a goodbye, or when all is said, what waits is still sent.
+                    if self.phase == Phase::Ready && link.may_end_one_way() {
+                        // A peer that will ask nothing more, and may still read. One that is gone is
+                        // known by its hanging up, now or when something is sent to it.
+                        self.phase = Phase::Leaving;
+                    }
+                    // What was accepted is still answered, and what waits is still sent.
                     return match self.phase {
                         Phase::Leaving => Ok(Turn::Drained),
-                        Phase::Closing if !self.replies.is_empty() => Ok(Turn::Drained),
+                        Phase::Closing if self.in_flight() > 0 || !self.replies.is_empty() => {
+                            Ok(Turn::Drained)
+                        }
                         _ => Err(Closed),
                     };
                 }

@@ -26,7 +26,6 @@ use crate::sys::clock;
 use crate::sys::events::{Event, tell};
 use crate::sys::sync::{Arc, Ordering};
 use crate::units::Nanos;
-use crate::wire::ErrorCode;
 use lone::Lone;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
@@ -232,7 +231,11 @@ impl Io {
                 self.sleep();
             }
         }
+        self.core.now = clock::now();
+        self.take_completions();
         for at in 0..self.conns.len() as u16 {
+            let conn = &self.conns[at as usize];
+            conn.give_up(&self.core, at, conn.replies.unsent_ends());
             self.close(at);
             while self.conns[at as usize].link.is_some() {
                 // A worker is just sending there; it tells when it has.
@@ -242,12 +245,19 @@ impl Io {
                 self.close(at);
             }
         }
-        self.unix = None;
-        self.tcp = None;
+        self.close_doors();
         // The rest of the shutdown may allocate and free.
         crate::sys::alloc::set_hot(false);
         self.socket_file = None;
         self.hub.close();
+    }
+
+    /// Whoever connects from now on is refused by the kernel, or was never accepted.
+    fn close_doors(&mut self) {
+        if let Some(file) = &mut self.socket_file {
+            file.remove();
+        }
+        (self.unix, self.tcp) = (None, None);
     }
 
     /// Does all that is there to do.
@@ -271,9 +281,7 @@ impl Io {
         self.core.draining = true;
         let connections = (self.conns.len() - self.free.len()) as u16;
         tell(Event::Draining { connections });
-        // Whoever connects now is refused by the kernel, or was never accepted.
-        self.unix = None;
-        self.tcp = None;
+        self.close_doors();
         for at in 0..self.conns.len() as u16 {
             self.conns[at as usize].reload_is_not_waited_for(&self.core);
             self.mark(at);
@@ -351,14 +359,8 @@ impl Io {
         while let Some(end) = self.hub.accept() {
             let taken = if self.core.draining { None } else { self.free.pop() };
             let Some(at) = taken else {
-                let (open, max) = (self.conns.len() as u64, self.conns.len() as u64);
-                let text = "the server holds as many connections as it may";
-                self.turn_away(
-                    &Link::Memory(end),
-                    ErrorCode::TooManyConnections,
-                    (open, max),
-                    text,
-                );
+                let (code, ab, text) = self.no_place();
+                self.turn_away(&Link::Memory(end), code, ab, text);
                 continue;
             };
             self.memory.push(at);
@@ -468,7 +470,7 @@ impl Io {
             let conn = &mut self.conns[at as usize];
             let due = |conn: &Conn| conn.next_timeout().filter(|_| conn.link.is_some());
             if due(conn).is_some_and(|until| until <= self.core.now) {
-                match conn.check_timeouts(&self.core) {
+                match conn.check_timeouts(&self.core, at) {
                     Ok(()) => self.mark(at),
                     Err(Closed) => self.close(at),
                 }

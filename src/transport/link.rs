@@ -2,6 +2,7 @@
 
 use super::loopback::ServerEnd;
 use super::serial::SerialEnd;
+use crate::limits::SERIAL_BUFFER_BYTES;
 use crate::queue::outlet::Plug;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sendmsg, shutdown};
@@ -68,6 +69,14 @@ impl Link {
                 result => return Ok(result?),
             }
         }
+    }
+    /// Whether the peer may end its direction and go on reading, as a socket's may.
+    pub fn may_end_one_way(&self) -> bool {
+        matches!(self, Link::Socket(_))
+    }
+    /// Bytes that may have been taken here and have not left this process.
+    pub fn buffered_bytes_max(&self) -> usize {
+        if matches!(self, Link::Serial(_)) { SERIAL_BUFFER_BYTES } else { 0 }
     }
     /// Says that nothing more will be written.
     pub fn finish(&self) {

@@ -17,17 +17,25 @@ const BACKLOG: i32 = 128;
 #[derive(Debug)]
 pub(super) struct SocketFile {
     path: PathBuf,
-    device: u64,
-    inode: u64,
+    /// Device and inode; `None`: it is removed.
+    node: Option<(u64, u64)>,
+}
+
+impl SocketFile {
+    /// Removes it. To be called while its listener is open: after that another server's file may have the same
+    /// node. Calls no allocator, since the path is short.
+    pub fn remove(&mut self) {
+        let Some(node) = self.node.take() else { return };
+        let now = std::fs::symlink_metadata(&self.path);
+        if now.is_ok_and(|now| (now.dev(), now.ino()) == node) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if let Ok(now) = std::fs::symlink_metadata(&self.path)
-            && (now.dev(), now.ino()) == (self.device, self.inode)
-        {
-            let _ = std::fs::remove_file(&self.path);
-        }
+        self.remove();
     }
 }
 
@@ -73,7 +81,7 @@ pub(super) fn unix(options: &UnixOptions) -> Result<(OwnedFd, SocketFile), BindE
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(options.mode))
         .map_err(|error| failed(&name, error))?;
     let metadata = std::fs::symlink_metadata(path).map_err(|error| failed(&name, error))?;
-    let file = SocketFile { path: path.clone(), device: metadata.dev(), inode: metadata.ino() };
+    let file = SocketFile { path: path.clone(), node: Some((metadata.dev(), metadata.ino())) };
     listen(&fd, BACKLOG).map_err(|errno| failed(&name, errno))?;
     Ok((fd, file))
 }

@@ -312,6 +312,9 @@ pub struct TransportCounters {
     pub link_sent_bytes_total: AtomicU64,
     /// Connections whose timers were looked at.
     pub timer_looks_total: AtomicU64,
+    /// Ends of accepted requests, most of them answers, that were given up: their reader took nothing for
+    /// too long, or the server stopped before they were sent.
+    pub answers_given_up_total: AtomicU64,
     /// Slots taken back from payloads that came too slowly, for other requests.
     pub slots_reclaimed_total: AtomicU64,
     /// Connections closed before their hello, for others.

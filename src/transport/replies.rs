@@ -6,7 +6,7 @@ use crate::limits::{CONNECTION_REPLY_BYTES_MAX, FRAME_BODY_BYTES_MAX};
 use crate::queue::Done;
 use crate::queue::outlet::ANSWER_HEAD_BYTES;
 use crate::sys::memory::LazyBytes;
-use crate::wire::{HEAD_BYTES_MAX, Reply, encode_head};
+use crate::wire::{HEAD_BYTES_MAX, Reply, encode_head, parse_head};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 
@@ -34,6 +34,26 @@ impl Ending {
     }
 }
 
+/// The reply whose bytes go out next.
+#[derive(Debug, Clone, Copy, Default)]
+struct Next {
+    /// Bytes of it that are not sent; 0: it begins there, and nobody has looked.
+    left: usize,
+    is_answer: bool,
+}
+
+impl Next {
+    /// The one that `bytes` begin with.
+    fn of(bytes: &[u8]) -> Next {
+        let Ok(Some(head)) = parse_head(bytes) else {
+            debug_assert!(false, "replies are whole frames");
+            return Next { left: bytes.len(), is_answer: false };
+        };
+        let is_answer = matches!(Reply::decode(head.header), Ok(Reply::Answer { .. }));
+        Next { left: head.head_len + head.payload_len as usize, is_answer }
+    }
+}
+
 /// Frames to send: small replies by value, and endings of accepted requests. Their order is free,
 /// since ids tell them apart; what must not happen is that a frame begins within another. So: the
 /// ending that is half sent goes first, then all replies, then the other endings.
@@ -45,6 +65,9 @@ pub(super) struct Replies {
     endings: VecDeque<Ending>,
     /// Bytes of the first ending that are sent already.
     sent: usize,
+    /// Answers among the bytes, copied there out of their slots.
+    spilled: usize,
+    next: Next,
 }
 
 /// How a flush ended.
@@ -69,12 +92,19 @@ impl Replies {
             end: 0,
             endings: VecDeque::with_capacity(in_flight_max + 2),
             sent: 0,
+            spilled: 0,
+            next: Next::default(),
         }
     }
     /// Forgets everything; slots go back.
     pub fn clear(&mut self) {
-        (self.start, self.end, self.sent) = (0, 0, 0);
+        self.bytes_are_sent();
+        self.sent = 0;
         self.endings.clear();
+    }
+    fn bytes_are_sent(&mut self) {
+        (self.start, self.end) = (0, 0);
+        (self.spilled, self.next) = (0, Next::default());
     }
     pub fn is_empty(&self) -> bool {
         self.start == self.end && self.endings.is_empty()
@@ -82,6 +112,10 @@ impl Replies {
     /// Requests that ended and are not wholly sent.
     pub fn endings(&self) -> usize {
         self.endings.len()
+    }
+    /// The same, with the answers that were copied out of their slots.
+    pub fn unsent_ends(&self) -> usize {
+        self.endings.len() + self.spilled
     }
     /// Whether any one frame can be answered.
     pub fn has_room(&self) -> bool {
@@ -203,11 +237,8 @@ impl Replies {
             self.endings.pop_front();
         }
         let replies = n.min(self.end - self.start);
-        self.start += replies;
         n -= replies;
-        if self.start == self.end {
-            (self.start, self.end) = (0, 0);
-        }
+        self.advance_replies(replies);
         while n > 0
             && let Some(first) = self.endings.front()
         {
@@ -220,16 +251,39 @@ impl Replies {
         }
     }
 
-    /// Copies endings that wait for a slow reader out of their slots, while the replies have room,
+    fn advance_replies(&mut self, mut n: usize) {
+        if n == self.end - self.start {
+            return self.bytes_are_sent();
+        }
+        // Only where the reader is slow: which of them are wholly sent.
+        while n > 0 {
+            if self.next.left == 0 {
+                self.next = Next::of(&self.bytes[self.start..self.end]);
+            }
+            let part = n.min(self.next.left);
+            self.next.left -= part;
+            self.start += part;
+            n -= part;
+            self.spilled -= usize::from(self.next.left == 0 && self.next.is_answer);
+        }
+    }
+
+    /// Copies answers that wait for a slow reader out of their slots, while the replies have room,
     /// so that the slots serve others.
     fn spill(&mut self) {
-        let keep = (self.sent > 0) as usize;
-        while self.endings.len() > keep {
-            let len = self.endings[keep].len();
+        let mut at = (self.sent > 0) as usize;
+        while let Some(ending) = self.endings.get(at) {
+            let len = ending.len();
+            if ending.done.is_none() {
+                // It holds no slot.
+                at += 1;
+                continue;
+            }
             if self.bytes.len() - (self.end - self.start) < len {
                 return;
             }
-            let Some(ending) = self.endings.remove(keep) else { return };
+            let Some(ending) = self.endings.remove(at) else { return };
+            self.spilled += 1;
             let Some(space) = self.space(len) else { return };
             let head_len = ending.head_len as usize;
             space[..head_len].copy_from_slice(&ending.head[..head_len]);

@@ -157,6 +157,8 @@ fn replies_and_answers_never_mix_however_the_peer_reads() {
         let mut random = Random(seed);
         let mut received = Vec::new();
         let (mut pongs, mut answers) = (Vec::new(), Vec::new());
+        // Bytes sent, answers so far, and those of them that are not wholly sent.
+        let mut looks = Vec::new();
         let mut blocked = 0;
         for id in 0..600u32 {
             if random.below(2) == 0 && replies.has_room() {
@@ -171,6 +173,8 @@ fn replies_and_answers_never_mix_however_the_peer_reads() {
             if random.below(3) == 0 {
                 let flushed = replies.flush(&link, &counters).unwrap();
                 blocked += (flushed != Flushed::All) as u32;
+                let sent = counters.sent_bytes_total.load(Ordering::Relaxed) as usize;
+                looks.push((sent, answers.len(), replies.unsent_ends()));
                 if flushed != Flushed::All {
                     let mut piece = vec![0; 1 + random.below(60_000)];
                     let n = client.read(&mut piece).unwrap();
@@ -189,6 +193,7 @@ fn replies_and_answers_never_mix_however_the_peer_reads() {
 
         let (mut rest, mut decoder) = (received.as_slice(), HeadDecoder::new());
         let (mut got_pongs, mut got_answers) = (Vec::new(), Vec::new());
+        let mut ends = Vec::new();
         while !rest.is_empty() {
             rest = &rest[decoder.feed(rest).unwrap()..];
             rest = &rest[decoder.feed(rest).unwrap()..];
@@ -199,12 +204,18 @@ fn replies_and_answers_never_mix_however_the_peer_reads() {
                 Reply::Answer { id, .. } => {
                     assert_eq!(payload, vec![id.0 as u8; row_bytes]);
                     got_answers.push(id.0);
+                    ends.push(received.len() - after.len());
                 }
                 other => panic!("{other:?}"),
             }
             rest = after;
             decoder.clear();
         }
+        for (sent, pushed, unsent) in looks {
+            let whole = ends.iter().filter(|&&end| end <= sent).count();
+            assert_eq!(unsent, pushed - whole, "after {sent} bytes");
+        }
+        assert_eq!(replies.unsent_ends(), 0);
         got_answers.sort();
         assert_eq!((got_pongs, got_answers), (pongs, answers));
         // Every slot came back.

@@ -46,8 +46,10 @@
 //!    they are.
 //! 5. `Goodbye` from a client: no more requests; the server answers what is in flight, says
 //!    `Goodbye` and closes. A server that drains does the same by itself: requests that arrive
-//!    meanwhile get `shutting_down`. An end of the stream without a goodbye is a disconnect: what is
-//!    in flight is withdrawn.
+//!    meanwhile get `shutting_down`. Where a client ends its direction of a socket only (a half-close), that
+//!    is a goodbye: what is in flight is answered, then the server says `Goodbye` and closes. Where the
+//!    connection is gone, or a serial session over, what is in flight is withdrawn. TCP tells the one from
+//!    the other when something is sent: until then what is in flight is computed.
 //!
 //! # Payloads
 //! `Infer` and `Answer`: the tensors of the signature in order, each `rows` rows of little-endian

@@ -75,7 +75,9 @@ fn a_signal_and_the_command_read_the_models_again() {
     answers(&scratch, &address);
     let text = run(&["stats", "--connect", &address]).ok().out;
     assert!(text.contains("version 4 (") && text.contains("fixed 1, load 2"), "{text}");
-    reload(&address, &["other"]).says(5, "unknown_model");
+    reload(&address, &["other"])
+        .says(5, "unknown_model: no model is named \"other\"; there are: echo");
+    reload(&address, &[""]).says(2, "a value is required");
     let tcp = server.address("tcp");
     reload(&tcp, &[]).says(5, "not_allowed");
     let ended = server.stop().ok();

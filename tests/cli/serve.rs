@@ -562,9 +562,104 @@ fn a_drain_that_takes_too_long_says_what_is_left() {
         client.submit(&model, Rows(1), &[1, 2, 3, 4]).unwrap();
     }
     client.ping().unwrap();
-    let ended = server.stop().says(6, "stopped after 100 ms with ");
+    let ended = server.stop().says(6, " accepted requests without answer and 0 answers that ");
     assert_eq!(ended.json()[0]["drained"], false);
     assert!(ended.json()[0]["left"].as_u64().unwrap() >= 1);
+}
+
+#[test]
+fn a_second_signal_after_the_last_answer_is_a_clean_end() {
+    let scratch = Scratch::new();
+    let (fake, socket) = (scratch.fake("echo", 0, ""), scratch.path("s.sock"));
+    let server = Server::start(&[&["--model", &fake, "--unix", &socket], &UNPINNED[..]].concat());
+    let mut client =
+        Client::connect(&server.address("unix").parse().unwrap(), Options::default()).unwrap();
+    let model = client.open("echo").unwrap();
+    client.infer(&model, Rows(1), &[1, 2, 3, 4]).unwrap();
+    server.signal(Signal::TERM);
+    // Until it has said goodbye; now it waits for this end to be closed, which it is not.
+    while client.ping().is_ok() {}
+    server.signal(Signal::TERM);
+    server.signal(Signal::INT);
+    let ended = server.end().ok();
+    let last = &ended.json()[0];
+    assert_eq!(
+        (&last["drained"], &last["answered"], &last["left"]),
+        (&true.into(), &1.into(), &0.into())
+    );
+    assert!(!ended.err.contains("stopped"), "{}", ended.err);
+    drop(client);
+}
+
+#[test]
+fn a_terminal_that_is_gone_twice_drains_once() {
+    let scratch = Scratch::new();
+    let (fake, socket) =
+        (scratch.fake("slow", 300_000, "max_batch_size = 1"), scratch.path("s.sock"));
+    let args = [&["--model", &fake, "--unix", &socket], &UNPINNED[..]].concat();
+    let server = Server::start_with(&args, &[("NOTIFY_SOCKET", "")]);
+    let mut client =
+        Client::connect(&server.address("unix").parse().unwrap(), Options::default()).unwrap();
+    let model = client.open("slow").unwrap();
+    let tickets: Vec<_> =
+        (0..4).map(|_| client.submit(&model, Rows(1), &[1, 2, 3, 4]).unwrap()).collect();
+    client.ping().unwrap();
+    server.signal(Signal::HUP);
+    // The first of them is answered in the drain.
+    client.wait(tickets[0]).unwrap();
+    server.signal(Signal::HUP);
+    // Together with which some send this.
+    server.signal(Signal::TERM);
+    for &ticket in &tickets[1..] {
+        client.wait(ticket).unwrap();
+    }
+    drop(client);
+    assert_eq!(server.end().ok().json()[0]["answered"], 4);
+}
+
+#[test]
+fn answers_that_nobody_reads_are_told_at_the_end() {
+    let scratch = Scratch::new();
+    let tensor =
+        |name: &str, len| format!("[{{ name = '{name}', dtype = 'uint8', shape = [{len}] }}]");
+    scratch.write(
+        "wide/manifest.toml",
+        format!(
+            "engine = 'fake'\nmax_batch_size = 1\n[fake]\ninputs = {}\noutputs = {}\ncompute_us = 0\n",
+            tensor("x", 4),
+            tensor("y", 500_000)
+        ),
+    );
+    let file = scratch.write(
+        "corelane.toml",
+        "[runtime]\npin = false\ndrain_timeout_ms = 200\n[[model]]\npath = 'wide'\n\
+         [listen]\nunix = 's.sock'\n",
+    );
+    let server = Server::start(&["--config", &file]);
+    let address = server.address("unix");
+    let mut client = Client::connect(&address.parse().unwrap(), Options::default()).unwrap();
+    let model = client.open("wide").unwrap();
+    for n in 0..12 {
+        client.submit(&model, Rows(1), &[n; 4]).unwrap();
+    }
+    let answered = || {
+        let stats = run(&["stats", "--connect", &address, "--json"]).ok();
+        stats.json()[0]["models"][0]["inference_request_success"].clone()
+    };
+    while answered() != 12 {}
+    let ended = server.stop().says(6, "with 0 accepted requests without answer and ");
+    let last = &ended.json()[0];
+    assert_eq!(
+        (&last["drained"], &last["answered"], &last["left"]),
+        (&false.into(), &12.into(), &0.into())
+    );
+    let unread = last["unread"].as_u64().unwrap();
+    let said = format!(" and {unread} answers that their clients did not take");
+    assert!(unread > 0 && ended.err.contains(&said), "{}", ended.err);
+    assert!(ended.err.contains(" is closed with "), "{}", ended.err);
+    // What was not given up is there to be read.
+    let read = std::iter::from_fn(|| client.wait_any().ok()).count() as u64;
+    assert_eq!(read + unread, 12);
 }
 
 #[test]

@@ -1,9 +1,12 @@
 //! How requests end: full queues, deadlines, cancels, drains.
 
+use crate::lone::{Gate, WAIT, gated};
 use crate::support::*;
 use corelane::client::{Client, ClientError, Infer, Model, Options};
+use corelane::transport::{ServerOptions, UnixOptions};
 use corelane::units::{CloseReason, Micros, Priority, RequestId, Rows};
 use corelane::wire::{ErrorCode, Request};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 fn with(model: &Model, deadline: u32) -> Infer {
@@ -169,6 +172,78 @@ fn a_drain_waits_for_no_company() {
 }
 
 #[test]
+fn the_next_server_has_the_path_while_this_one_drains() {
+    let gate = std::sync::Arc::new(Gate::default());
+    let mut old = serve(vec![gated("m", &gate)]);
+    let mut raw = old.greeted();
+    let mut row = vec![0; 64];
+    row[0] = WAIT;
+    raw.send(&infer(1, 0, 1, &row));
+    old.until("it runs", |f| f.is_running(0));
+    old.server().drain();
+    old.until("the path is free", |f| !f.path.exists());
+    let unix = Some(UnixOptions::new(&old.path));
+    let options = ServerOptions { unix, ..ServerOptions::default() };
+    let new = serve_with(vec![model("m", 8, &[1], Duration::ZERO)], options);
+    gate.open();
+    assert_eq!(raw.hear(), Heard::Answer { id: 1, rows: 1, payload: row });
+    drop(raw);
+    old.server.take().unwrap().join();
+    assert_eq!(corelane::sys::alloc::hot_calls(), 0);
+    // The file there is not the old one's.
+    new.still_serves();
+}
+
+/// A reader that takes nothing, and 40 answers of which the kernel holds a part.
+fn with_a_dead_reader(options: ServerOptions) -> (Fixture, Raw<UnixStream>) {
+    let fixture = serve_with(vec![wide("m", 200_000)], options);
+    let mut dead = fixture.greeted();
+    let all: Vec<u8> = (0..40u8).flat_map(|id| infer(id.into(), 0, 1, &[id; 8])).collect();
+    dead.send(&all);
+    let answered = |f: &Fixture| f.runtime.stats().models[0].inference_request_success;
+    fixture.until("all are answered", |f| answered(f) == 40);
+    (fixture, dead)
+}
+
+/// Answers that come whole.
+fn whole_answers(raw: &mut Raw<UnixStream>) -> u64 {
+    std::iter::from_fn(|| raw.try_hear().ok()).filter(|h| matches!(h, Heard::Answer { .. })).count()
+        as u64
+}
+
+#[test]
+fn answers_that_nobody_takes_are_counted_by_a_drain() {
+    // Given up by the reader's time, and by the drain's.
+    let write_stall = Duration::from_millis(300);
+    let hasty = ServerOptions { write_stall, ..ServerOptions::default() };
+    for (options, patience) in
+        [(hasty, PATIENCE), (ServerOptions::default(), Duration::from_millis(100))]
+    {
+        let (mut fixture, mut dead) = with_a_dead_reader(options);
+        let server = fixture.server.take().unwrap();
+        let counters = server.shared_counters();
+        let report = fixture.runtime.drain_with(server, patience);
+        assert!(!report.clean && report.left == 0 && report.unread > 0, "{report:?}");
+        let counted = counters.answers_given_up_total.load(std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(counted, report.unread);
+        assert_eq!(whole_answers(&mut dead) + report.unread, 40);
+        assert_eq!(corelane::sys::alloc::hot_calls(), 0);
+    }
+}
+
+#[test]
+fn a_drain_that_is_cut_short_while_peers_close_has_lost_nothing() {
+    let mut fixture = serve(vec![model("m", 8, &[1], Duration::ZERO)]);
+    let mut raw = fixture.greeted();
+    raw.send(&infer(1, 0, 1, &[1; 8]));
+    assert_eq!(raw.hear(), Heard::Answer { id: 1, rows: 1, payload: vec![1; 8] });
+    let server = fixture.server.take().unwrap();
+    // It was told goodbye, and does not close.
+    let report = fixture.runtime.drain_while(server, PATIENCE, || raw.hear() != Heard::Goodbye);
+    assert_eq!((report.clean, report.left, report.unread), (true, 0, 0));
+}
+
+#[test]
 fn requests_that_come_during_a_drain_are_told() {
     let fixture = serve(vec![model("m", 8, &[1], Duration::from_millis(300))]);
     let mut raw = fixture.greeted();
@@ -176,8 +251,7 @@ fn requests_that_come_during_a_drain_are_told() {
     let outstanding = |f: &Fixture| f.runtime.shared().models[0].queue.outstanding();
     fixture.until("the request is accepted", |f| outstanding(f) == 1);
     fixture.server().drain();
-    fixture
-        .until("the door is closed", |f| std::os::unix::net::UnixStream::connect(&f.path).is_err());
+    fixture.until("the door is closed", |f| UnixStream::connect(&f.path).is_err());
     raw.send(&infer(2, 0, 1, &[2; 8]));
     raw.expect_error(Some(2), ErrorCode::ShuttingDown, 0, 0);
     assert_eq!(raw.hear(), Heard::Answer { id: 1, rows: 1, payload: vec![1; 8] });

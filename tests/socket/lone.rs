@@ -19,16 +19,16 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 /// First byte of a row whose run waits until the gate is open.
-const WAIT: u8 = 0xAA;
+pub const WAIT: u8 = 0xAA;
 
 #[derive(Default)]
-struct Gate {
+pub struct Gate {
     open: Mutex<bool>,
     changed: Condvar,
 }
 
 impl Gate {
-    fn open(&self) {
+    pub fn open(&self) {
         *self.open.lock().unwrap() = true;
         self.changed.notify_all();
     }
@@ -75,7 +75,8 @@ impl Instance for GatedInstance {
     }
 }
 
-fn gated(name: &str, gate: &Arc<Gate>) -> ModelSetup {
+/// A model whose runs on rows that begin with [`WAIT`] wait until the gate is open.
+pub fn gated(name: &str, gate: &Arc<Gate>) -> ModelSetup {
     let signature = model(name, 64, &[1], Duration::ZERO).engine.signature().clone();
     let engine = FakeEngine::new(signature, &[1], Default::default()).unwrap();
     let engine = Arc::new(Gated(Arc::new(engine), gate.clone()));
@@ -87,7 +88,7 @@ fn lone(fixture: &Fixture) -> u64 {
 }
 
 /// Asks one thing at a time until a worker reads the requests.
-fn until_lone(fixture: &Fixture, raw: &mut Raw<UnixStream>, model: u16, row: usize) {
+pub fn until_lone(fixture: &Fixture, raw: &mut Raw<UnixStream>, model: u16, row: usize) {
     let before = lone(fixture);
     let mut id = 1 << 20;
     fixture.until("a worker reads the requests", |_| {

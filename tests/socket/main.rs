@@ -11,6 +11,7 @@ mod doors;
 mod encoded;
 mod ends;
 mod faults;
+mod half;
 mod lone;
 mod pressure;
 mod python;

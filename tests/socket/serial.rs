@@ -1,10 +1,12 @@
 //! A serial port, as a pseudo-terminal: the same models, the same queue, no allocation; a line that
 //! flips bits, a device that is unplugged and comes back, a client that restarts.
 
-use crate::support::{Fixture, PATIENCE, model, serve_with};
+use crate::lone::{Gate, WAIT, gated};
+use crate::support::{Fixture, Heard, PATIENCE, infer, model, serve_with};
 use corelane::client::serial::{
     Opening, Port, SerialClient, SerialError, SerialModel, SerialRequest,
 };
+use corelane::client::{self as blocking, Address, Options};
 use corelane::sys::terminal::{hold_open, pseudo_terminal};
 use corelane::transport::{BindError, SerialOptions, ServerOptions};
 use corelane::units::{Micros, Rows};
@@ -14,7 +16,8 @@ use embedded_time::fraction::Fraction;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 const BAUD: u32 = 921_600;
@@ -37,6 +40,8 @@ struct Line {
     flip: u64,
     state: u64,
     flipped: u64,
+    /// Read no more than so many bytes in two milliseconds; 0: as they come.
+    pace: usize,
 }
 
 impl Line {
@@ -56,6 +61,12 @@ impl Line {
 impl Port for Line {
     type Error = Errno;
     fn read(&mut self, into: &mut [u8]) -> Result<usize, Errno> {
+        let mut into = into;
+        if self.pace > 0 {
+            std::thread::sleep(Duration::from_millis(2));
+            let few = into.len().min(self.pace);
+            into = &mut into[..few];
+        }
         match rustix::io::read(&self.fd, &mut *into) {
             Err(Errno::AGAIN | Errno::IO) => Ok(0),
             Ok(n) => {
@@ -82,13 +93,17 @@ fn line() -> (Line, PathBuf) {
     let (fd, path) = pseudo_terminal().unwrap();
     rustix::fs::fcntl_setfl(&fd, rustix::fs::OFlags::NONBLOCK).unwrap();
     let held = hold_open(fd.as_fd()).unwrap();
-    (Line { fd, _held: held, flip: 0, state: 88_172_645_463_325_252, flipped: 0 }, path)
+    (Line { fd, _held: held, flip: 0, state: 88_172_645_463_325_252, flipped: 0, pace: 0 }, path)
 }
 
 type Client = SerialClient<StdClock, [u8; 512], [u8; 2048]>;
 
 fn client(seed: u32) -> Client {
-    let options = LinkOptions::new(BAUD);
+    client_at(BAUD, seed)
+}
+
+fn client_at(baud: u32, seed: u32) -> Client {
+    let options = LinkOptions::new(baud);
     SerialClient::new(StdClock(Instant::now()), options, [0; 512], [0; 2048], seed).unwrap()
 }
 
@@ -280,6 +295,75 @@ fn a_drain_answers_what_a_serial_line_has_in_flight() {
     let report = fixture.runtime.drain(PATIENCE);
     assert!(report.clean);
     assert_eq!(corelane::sys::alloc::hot_calls(), 0);
+}
+
+/// What the server has sent is on its way for seconds on a slow line: it waits for that.
+#[test]
+fn a_drain_waits_for_a_slow_line() {
+    const SLOW: u32 = 9_600;
+    let (mut line, path) = line();
+    let serial = vec![SerialOptions { path, baud: SLOW, rts_cts: false }];
+    let models = vec![model("m", 6_000, &[1], Duration::ZERO)];
+    let mut fixture = serve_with(models, ServerOptions { serial, ..ServerOptions::default() });
+    let mut client = client_at(SLOW, 9);
+    let model = open(&mut client, &mut line, "m").unwrap();
+    line.pace = 12;
+    std::thread::scope(|s| {
+        let asked = s.spawn(move || echo(&mut client, &mut line, &model, 5));
+        let answered = |f: &Fixture| f.runtime.stats().models[0].inference_request_success;
+        fixture.until("it is answered", |f| answered(f) == 1);
+        fixture.server().drain();
+        asked.join().unwrap().expect("an answer that was sent arrives");
+    });
+    fixture.server.take().unwrap().join();
+    assert_eq!(corelane::sys::alloc::hot_calls(), 0);
+}
+
+#[test]
+fn who_comes_to_a_serial_line_in_a_drain_is_told() {
+    let (mut line, path) = line();
+    let serial = vec![SerialOptions { path, baud: BAUD, rts_cts: false }];
+    let gate = Arc::new(Gate::default());
+    let mut fixture =
+        serve_with(vec![gated("m", &gate)], ServerOptions { serial, ..ServerOptions::default() });
+    let mut raw = fixture.greeted();
+    let mut row = vec![0; 64];
+    row[0] = WAIT;
+    raw.send(&infer(1, 0, 1, &row));
+    fixture.until("it runs", |f| f.is_running(0));
+    fixture.server().drain();
+    fixture.until("the drain has begun", |f| !f.path.exists());
+    let mut told = || open(&mut client(1), &mut line, "m").map(|_| ()).unwrap_err();
+    let told = [told(), told(), told()];
+    gate.open();
+    assert!(told.iter().all(|t| t.code() == Some(ErrorCode::ShuttingDown)), "{told:?}");
+    assert_eq!(raw.hear(), Heard::Answer { id: 1, rows: 1, payload: row });
+    drop(raw);
+    fixture.server.take().unwrap().join();
+    assert_eq!(corelane::sys::alloc::hot_calls(), 0);
+}
+
+#[test]
+fn a_line_without_a_server_says_what_may_be_wrong() {
+    let (line, path) = line();
+    let address = Address::Serial(SerialOptions { path, baud: BAUD, rts_cts: false });
+    let options = || Options { timeout: Some(Duration::from_millis(100)), ..Options::default() };
+    let told = || blocking::Client::connect(&address, options()).unwrap_err().to_string();
+    let silent = told();
+    assert!(silent.contains("nothing came from it; is a server on it"), "{silent}");
+    let over = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                // As from another speed, or from a console.
+                let _ = rustix::io::write(&line.fd, b"\xf8\x00login: ");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let noise = told();
+        over.store(true, Ordering::Relaxed);
+        assert!(noise.contains("no whole frame; is its speed 921600 baud"), "{noise}");
+    });
 }
 
 #[test]

@@ -37,6 +37,17 @@ pub fn model(name: &str, row_bytes: usize, sizes: &[usize], compute: Duration) -
     }
 }
 
+/// A model that answers a row of 8 bytes with `bytes` bytes, the same ones over and over: what is asked is read
+/// whole, whether the answers are taken or not.
+pub fn wide(name: &str, bytes: usize) -> ModelSetup {
+    let tensor =
+        |name: &str, len| TensorSpec { name: name.into(), dtype: DType::U8, row_shape: vec![len] };
+    let (inputs, outputs) = (vec![tensor("x", 8)], vec![tensor("y", bytes)]);
+    let signature = Signature { inputs, outputs, batched: true };
+    let engine = FakeEngine::new(signature, &[1], FakeCompute::default()).unwrap();
+    ModelSetup::new(name, Arc::new(engine))
+}
+
 pub struct Fixture {
     pub server: Option<Server>,
     pub runtime: Runtime,

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 #[derive(Debug, Args)]
 pub struct ReloadArgs {
     /// The model, as clients call it; default: every model.
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub model: Option<String>,
     /// The server's Unix socket: unix:PATH.
     #[arg(long, value_name = "ADDRESS")]

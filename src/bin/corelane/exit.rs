@@ -21,7 +21,7 @@ codes! {
     3 Config "a configuration, a manifest, a model or a core that can't be used as asked";
     4 Unreachable "an address that can't be bound, reached or kept";
     5 Refused "a request that was refused, or failed";
-    6 Unclean "stopped before every accepted request was answered";
+    6 Unclean "stopped before every accepted request was answered, and every answer taken";
 }
 
 /// The table as the end of `--help`.

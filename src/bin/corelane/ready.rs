@@ -22,20 +22,25 @@ pub struct Drained {
     failed: u64,
     /// Those that had no end when the time was up.
     left: u32,
+    /// Answers that their readers did not take in the drain.
+    unread: u64,
 }
 
 impl Drained {
     /// After a drain that ended so.
     pub fn new(stats: &StatsSnapshot, report: DrainReport) -> Drained {
         let accepted: u64 = stats.models.iter().map(|m| m.accepted).sum();
-        let answered: u64 = stats.models.iter().map(|m| m.inference_request_success).sum();
+        let computed: u64 = stats.models.iter().map(|m| m.inference_request_success).sum();
         let left = report.left;
+        // What was computed after the time was up is nobody's answer.
+        let answered = computed.min(accepted.saturating_sub(left.into()));
         Drained {
             drained: report.clean,
             accepted,
             answered,
             failed: accepted.saturating_sub(answered + u64::from(left)),
             left,
+            unread: report.unread,
         }
     }
 

@@ -119,7 +119,7 @@ pub fn serve(
         }
     });
     supervisor.say("STOPPING=1\nSTATUS=draining");
-    let mut outcome = drain(&runtime, server, &config);
+    let mut outcome = drain(&runtime, server, &config, &signals);
     if let Some(recorder) = recorder {
         outcome = outcome.and(recorder.write());
     }
@@ -162,17 +162,21 @@ fn plan(config: &mut Config) -> Result<Option<PlannedBoard>, Exit> {
     Ok(Some(planned))
 }
 
-fn drain(runtime: &Runtime, server: Server, config: &Config) -> Outcome {
+fn drain(runtime: &Runtime, server: Server, config: &Config, signals: &Stop) -> Outcome {
     log::info!("draining");
-    let report = runtime.drain_with(server, config.drain_timeout);
+    let started = clock::now();
+    let report = runtime.drain_while(server, config.drain_timeout, || !signals.is_cut_short());
     Drained::new(&runtime.stats(), report).print();
     if report.clean {
         return Ok(());
     }
+    let by = match signals.is_cut_short() {
+        true => "by a second signal".to_string(),
+        false => format!("after {} ms", clock::now().since(started).0 / 1_000_000),
+    };
     let text = format!(
-        "stopped after {} ms with {} requests without answer, or answers not read",
-        config.drain_timeout.as_millis(),
-        report.left
+        "stopped {by}, with {} accepted requests without answer and {} answers that their clients did not take",
+        report.left, report.unread
     );
     Err(Exit::new(Code::Unclean, text))
 }

@@ -1,14 +1,19 @@
-//! SIGTERM and SIGINT: the first asks for a drain, the second ends the program at once. SIGHUP: models are
-//! read again, where the configuration lets them.
+//! SIGTERM and SIGINT: the first asks for a drain, the second cuts it short. SIGHUP: models are read again,
+//! where the configuration lets them.
 
 use crate::exit::{Code, Exit};
 use crate::logger;
-use crate::ready::Drained;
-use corelane::runtime::{DrainReport, LocalClient};
+use corelane::limits::PRINT_PATIENCE_MS_MAX;
+use corelane::runtime::LocalClient;
+use corelane::sys::sync::{AtomicBool, Ordering};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
+
+/// How long the program may take to end after the second signal, before it is ended: what it does then takes
+/// milliseconds, and waits for nobody but for a while for who reads its log.
+const GRACE: Duration = Duration::from_millis(PRINT_PATIENCE_MS_MAX + 2_000);
 
 /// What SIGHUP means.
 pub enum Hangup {
@@ -30,6 +35,7 @@ struct Serving {
 pub struct Stop {
     asked: mpsc::Receiver<()>,
     serving: Arc<OnceLock<Serving>>,
+    cut_short: Arc<AtomicBool>,
 }
 
 impl Stop {
@@ -40,9 +46,11 @@ impl Stop {
         let (ask, asked) = mpsc::channel();
         let serving = Arc::<OnceLock<Serving>>::default();
         let theirs = serving.clone();
+        let cut_short = Arc::<AtomicBool>::default();
+        let hurry = cut_short.clone();
         let thread = std::thread::Builder::new().name("cl-signals".into());
         let work = move || {
-            let mut stopping = false;
+            let (mut drains, mut told) = (false, false);
             for signal in signals.forever() {
                 let Some(serving) = theirs.get() else {
                     // Nothing was accepted yet, so nothing is lost.
@@ -55,19 +63,36 @@ impl Stop {
                         "SIGHUP changes nothing: model_control_mode is \"none\"; \"explicit\" lets it \
                          read the models again"
                     ),
-                    _ if !std::mem::replace(&mut stopping, true) => drop(ask.send(())),
-                    _ => give_up(&serving.client),
+                    _ if !std::mem::replace(&mut drains, true) => {
+                        told = signal != SIGHUP;
+                        // An end of who waits for it is an end of the program.
+                        let _ = ask.send(());
+                    }
+                    // A terminal's end is told by the kernel and by its shell, and often beside a SIGTERM, in
+                    // any order: it is no reason to hurry.
+                    _ if signal == SIGHUP || !std::mem::replace(&mut told, true) => {}
+                    _ => {
+                        // The thread that drains says what is left, and ends the program.
+                        hurry.store(true, Ordering::Relaxed);
+                        std::thread::sleep(GRACE);
+                        give_up(&serving.client)
+                    }
                 }
             }
         };
         thread.spawn(work).map_err(failed)?;
-        Ok(Stop { asked, serving })
+        Ok(Stop { asked, serving, cut_short })
     }
 
     /// From here on requests may be accepted: a signal drains.
     pub fn opening(&self, client: LocalClient, hangup: Hangup) {
         // The only call.
         let _ = self.serving.set(Serving { client, hangup });
+    }
+
+    /// Whether a second signal came.
+    pub fn is_cut_short(&self) -> bool {
+        self.cut_short.load(Ordering::Relaxed)
     }
 
     /// Waits for a signal, and calls `beat` meanwhile.
@@ -83,13 +108,13 @@ impl Stop {
     }
 }
 
-/// Says what is lost, and ends the program.
-fn give_up(client: &LocalClient) {
-    let stats = client.stats();
-    let left: u32 = stats.models.iter().map(|m| m.outstanding).sum();
-    Drained::new(&stats, DrainReport { clean: false, left }).print();
+/// Ends a program that is stuck on its way out.
+fn give_up(client: &LocalClient) -> ! {
+    let left: u32 = client.stats().models.iter().map(|m| m.outstanding).sum();
     logger::last_words(&format!(
-        "stopped by a second signal, with {left} accepted requests without answer"
+        "stopped by a second signal, {GRACE:?} after it, in the middle of ending; {left} accepted requests are \
+         without answer"
     ));
-    std::process::exit(Code::Unclean as i32);
+    let code = if left == 0 { Code::Failure } else { Code::Unclean };
+    std::process::exit(code as i32)
 }

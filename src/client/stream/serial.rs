@@ -98,9 +98,32 @@ impl SerialStream {
             }
             if !stream.wait(until)? {
                 let after = timeout.unwrap_or_default();
-                let text = format!("{options}: no server answered on the line within {after:?}");
+                let text = format!(
+                    "{options}: no server answered on the line within {after:?}: {}",
+                    stream.silence(options.baud)
+                );
                 return Err(io::Error::new(io::ErrorKind::TimedOut, text));
             }
+        }
+    }
+
+    /// What most likely keeps a session from coming up.
+    fn silence(&self, baud: u32) -> String {
+        let heard = self.link.counters();
+        match (heard.bytes_received, heard.frames_received) {
+            (0, _) => {
+                "nothing came from it; is a server on it (its own `serial`), and is each side's TX \
+                       wired to the other's RX, with ground?"
+                    .into()
+            }
+            (bytes, 0) => format!(
+                "{bytes} bytes came, but no whole frame; is its speed {baud} baud, with 8 data bits and no \
+                 parity, and is nobody else speaking on it, such as a console?"
+            ),
+            (_, frames) => format!(
+                "{frames} frames came, but none that opens a session; is the other side a server, and do \
+                 frames from here reach it whole?"
+            ),
         }
     }
 

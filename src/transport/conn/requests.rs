@@ -2,8 +2,10 @@
 
 use super::encoded::View;
 use super::slots::Due;
-use super::{Conn, Core, Incoming, Phase};
-use crate::limits::{AUTH_NONCE_BYTES, DIRECT_ANSWER_BYTES_MAX, LONE_RUN_US_MAX, TIMEOUT_US_MAX};
+use super::{Conn, Core, Incoming, Model, Phase};
+use crate::limits::{
+    AUTH_NONCE_BYTES, DIRECT_ANSWER_BYTES_MAX, LONE_RUN_US_MAX, MODEL_NAME_LEN_MAX, TIMEOUT_US_MAX,
+};
 use crate::queue::outlet::ANSWER_HEAD_BYTES;
 use crate::queue::{Failure, Lease, Notify, Refusal, RefusalReason, Submit};
 use crate::sys::events::{Event, tell};
@@ -14,10 +16,26 @@ use crate::transport::link::Link;
 use crate::transport::table::Held;
 use crate::units::{Micros, ModelId, Nanos, Priority, Receipt, RequestId, Rows};
 use crate::wire::{self, ErrorCode, HealthKind, Reply, Request, ServerLimits};
+use core::fmt::{self, Write as _};
 use std::io;
 
 /// Longest run for which the I/O thread's seat is left to a worker.
 const LONE_RUN_MAX: Nanos = Nanos(LONE_RUN_US_MAX * 1_000);
+
+/// The names of the models, as many as a text has room for.
+struct Names<'a>(&'a [Model]);
+
+impl fmt::Display for Names<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, model) in self.0.iter().enumerate() {
+            // In one piece, so that no comma is left of one that has no room.
+            let mut piece: heapless::String<{ MODEL_NAME_LEN_MAX + 2 }> = heapless::String::new();
+            write!(piece, "{}{}", if n == 0 { "" } else { ", " }, model.served.name)?;
+            f.write_str(&piece)?;
+        }
+        Ok(())
+    }
+}
 
 /// An inference whose payload is coming.
 #[derive(Debug)]
@@ -130,7 +148,8 @@ impl Conn {
         let found = core.models.iter().position(|model| model.served.name == name);
         if found.is_none() {
             let ab = (0, core.models.len() as u64);
-            let text = format_args!("no model is named {name:?}");
+            let served = Names(&core.models);
+            let text = format_args!("no model is named {name:?}; there are: {served}");
             self.error(core, Some(id), ErrorCode::UnknownModel, ab, text);
         }
         found
@@ -413,11 +432,5 @@ pub(crate) fn refusal_code(refusal: Refusal) -> (ErrorCode, u32, u32) {
 pub(in crate::transport) fn count_error(core: &Core, code: ErrorCode) {
     if let Some(at) = ErrorCode::ALL.iter().position(|&other| other == code) {
         bump(&core.control.counters.errors[at], 1);
-    }
-}
-
-pub(super) fn count_error_if(core: &Core, condition: bool, code: ErrorCode) {
-    if condition {
-        count_error(core, code);
     }
 }

@@ -14,6 +14,8 @@ use rustix::net::{SocketFlags, accept_with, sockopt};
 use std::io::IoSlice;
 use std::os::fd::AsRawFd;
 
+const ALL_TAKEN: &str = "the server holds as many connections as it may";
+
 impl Io {
     pub(super) fn take_doors(&mut self) {
         if self.accept_again.is_some_and(|at| at <= self.core.now) {
@@ -59,8 +61,8 @@ impl Io {
             let at = match self.place(way) {
                 Ok(at) => at,
                 Err(ab) => {
-                    let text = "the server holds as many connections as it may";
-                    self.turn_away(&Link::Bare(fd), ErrorCode::TooManyConnections, ab, text);
+                    let (code, text) = (ErrorCode::TooManyConnections, ALL_TAKEN);
+                    self.turn_away(&Link::Bare(fd), code, ab, text);
                     continue;
                 }
             };
@@ -128,6 +130,15 @@ impl Io {
         while self.high > 0 && self.conns[self.high as usize - 1].link.is_none() {
             self.high -= 1;
         }
+    }
+
+    /// Why there is no place for a connection that comes through no door: the error to tell it.
+    pub(super) fn no_place(&self) -> (ErrorCode, (u64, u64), &'static str) {
+        if self.core.draining {
+            return (ErrorCode::ShuttingDown, (0, 0), "the server drains");
+        }
+        let all = self.conns.len() as u64;
+        (ErrorCode::TooManyConnections, (all, all), ALL_TAKEN)
     }
 
     /// Says why, and closes.

@@ -78,8 +78,9 @@ impl Io {
     fn begin_serial(&mut self, i: usize) {
         let taken = if self.core.draining { None } else { self.free.pop() };
         let Some(at) = taken else {
-            // It is told that the session is over, and asks again.
-            return self.serial[i].end.lock().release();
+            let link = Link::Serial(self.serial[i].end.clone());
+            let (code, ab, text) = self.no_place();
+            return self.turn_away(&link, code, ab, text);
         };
         self.serial[i].conn = Some(at);
         let slowest = self.serial[i].byte_ns_max();
