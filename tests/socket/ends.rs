@@ -134,6 +134,13 @@ fn a_drain_loses_no_accepted_request() {
     let mut idle = fixture.greeted();
     let mut half = fixture.greeted();
     half.send(&infer(1, 0, 1, &[1; 8])[..12]);
+    // A goodbye would be no answer to their hello.
+    let mut strangers = [fixture.raw(), fixture.raw()];
+    strangers[1].send(&frame(&HELLO, &[])[..5]);
+    let connections = |f: &Fixture| {
+        f.server().counters().connections_total.load(std::sync::atomic::Ordering::Relaxed)
+    };
+    fixture.until("all are let in", |f| connections(f) == 8);
     fixture.server().drain();
     for (client, (_, tickets)) in clients.iter_mut().zip(&tickets) {
         for (n, &ticket) in tickets.iter().enumerate() {
@@ -144,6 +151,10 @@ fn a_drain_loses_no_accepted_request() {
     idle.closed();
     assert_eq!(half.hear(), Heard::Goodbye);
     half.closed();
+    for stranger in &mut strangers {
+        stranger.expect_error(None, ErrorCode::ShuttingDown, 0, 0);
+        stranger.closed();
+    }
     drop(clients);
     let server = fixture.server.take().unwrap();
     server.join();

@@ -106,10 +106,15 @@ impl Conn {
 
     /// Sends what waits. Says whether the loop must watch for writability.
     pub fn flush(&mut self, core: &Core) -> Result<Flushed, Closed> {
-        let Some(link) = &self.link else { return Err(Closed) };
-        if self.hung_up {
+        if self.link.is_none() || self.hung_up {
             return Err(Closed);
         }
+        if core.draining && self.is_stranger() {
+            // A goodbye is no answer to a hello.
+            let text = format_args!("the server drains");
+            self.fatal(core, ErrorCode::ShuttingDown, (0, 0), text);
+        }
+        let Some(link) = &self.link else { return Err(Closed) };
         if !self.replies.is_empty() && link.plug().is_some_and(|plug| !plug.is_free()) {
             // Nothing may come in between: after the rest of the worker's frame.
             return Ok(Flushed::Lent);
@@ -119,8 +124,7 @@ impl Conn {
         let leaving = match self.phase {
             Phase::Leaving => idle && self.stats_for.is_none() && !self.power.is_waited_for(),
             Phase::Ready => core.draining && self.ids.is_empty() && self.stats_for.is_none(),
-            Phase::Hello | Phase::Challenged { .. } => core.draining,
-            Phase::Closing => false,
+            Phase::Hello | Phase::Challenged { .. } | Phase::Closing => false,
         };
         if leaving && flushed == Flushed::All {
             self.replies.push(&Reply::Goodbye, &[]);
