@@ -490,7 +490,8 @@ pub struct LoadRequest<'a> {
     pub bind_axes: &'a [(String, usize)],
     /// Inputs bound to a constant: name to value, broadcast over the whole tensor.
     pub bind_inputs: &'a [(String, f64)],
-    /// Largest arena in bytes, over all batch sizes on one worker.
+    /// Largest arena in bytes, over all batch sizes on one worker. For tract's own runner, which has none,
+    /// the largest tensor.
     pub arena_bytes_max: usize,
 }
 

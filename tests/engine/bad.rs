@@ -5,7 +5,7 @@ use super::onnx::{
     with_ints,
 };
 use super::{BATCH, load};
-use corelane::engine::{EngineErrorKind, EngineKind};
+use corelane::engine::{self, EngineErrorKind, EngineKind, LoadRequest};
 
 const FOUR: [Axis; 2] = [BATCH, Axis::Len(4)];
 
@@ -187,4 +187,30 @@ fn what_constants_make_is_bounded() {
         n("ReduceMax", &["t"], "y"),
     ];
     refused("a wide intermediate", &of(&rows), limit, &["bytes"]);
+}
+
+/// A number in a file can make a small tensor a large one, within what any may take.
+#[test]
+fn what_the_arena_has_no_room_for_is_not_run() {
+    let pads = integers("p", &[4], &[0, 0, 0, 1 << 20]);
+    let nodes = [pads, n("Pad", &["x", "p"], "wide"), n("ReduceMax", &["wide"], "y")];
+    let any = Message::default().bytes(1, "y");
+    let bytes = model(&nodes, &[tensor("x", &FOUR)], &[any]);
+    let load = |kind, arena_bytes_max| {
+        let (bind_axes, bind_inputs) = (&[][..], &[][..]);
+        let (bytes, batch_sizes) = (&bytes[..], &[1][..]);
+        engine::load(
+            kind,
+            &LoadRequest { bytes, batch_sizes, bind_axes, bind_inputs, arena_bytes_max },
+        )
+    };
+    for kind in [EngineKind::Plan, EngineKind::Tract] {
+        assert!(load(kind, 8 << 20).is_ok(), "{}", kind.name());
+        let error = load(kind, 1 << 20).err().expect("4 MiB are too much");
+        assert_eq!(error.kind(), EngineErrorKind::Limit, "{error}");
+        let text = error.to_string();
+        for part in ["arena_bytes_max", "1048576", "41943"] {
+            assert!(text.contains(part), "{}: no {part:?} in {text:?}", kind.name());
+        }
+    }
 }

@@ -14,7 +14,7 @@ mod recurrent;
 #[path = "front/verify.rs"]
 mod verify;
 
-pub(super) use verify::window;
+pub(super) use verify::{window, within};
 
 use super::independence;
 use crate::engine::{EngineError, EngineErrorKind, quiet};

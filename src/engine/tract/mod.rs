@@ -22,8 +22,8 @@ use tract_onnx::tract_core::ops::konst::Const;
 /// Loads a model.
 ///
 /// # Errors
-/// Those of [`front::parse`] and [`front::Parsed::typed`]; `Untyped` where tract can't optimise the
-/// graph.
+/// Those of [`front::parse`] and [`front::Parsed::typed`]; `Limit` where one tensor is larger than
+/// `arena_bytes_max`; `Untyped` where tract can't optimise the graph.
 pub fn load(request: &LoadRequest<'_>) -> Result<Box<dyn Engine>, EngineError> {
     super::check_batch_sizes(request.batch_sizes)?;
     let parsed = front::parse(request.bytes, request.bind_axes, request.bind_inputs)?;
@@ -36,6 +36,7 @@ pub fn load(request: &LoadRequest<'_>) -> Result<Box<dyn Engine>, EngineError> {
     let mut independence = Ok(());
     for &batch in &batch_sizes {
         let typed = parsed.typed(batch)?;
+        front::within(&typed, batch, request.arena_bytes_max)?;
         if batch > 1 && independence.is_ok() {
             independence = parsed.prove_rows_independent(&typed, batch);
         }

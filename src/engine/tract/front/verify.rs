@@ -270,6 +270,33 @@ pub(super) fn typed(model: &TypedModel) -> Result<(), EngineError> {
     Ok(())
 }
 
+/// Checks that no tensor that `model` computes is larger than all that it computes may be (`arena_bytes_max`):
+/// to run it would take more, and long.
+///
+/// # Errors
+/// `Limit`, with the node and both numbers.
+pub(in crate::engine::tract) fn within(
+    model: &TypedModel,
+    batch: usize,
+    arena_bytes_max: usize,
+) -> Result<(), EngineError> {
+    for node in model.nodes().iter().filter(|node| !node.op_is::<Const>()) {
+        for fact in node.outputs.iter().map(|output| &output.fact) {
+            let Some(shape) = fact.shape.as_concrete() else { continue };
+            // What is larger than any tensor may be was refused when the graph was typed.
+            let Some(bytes) = bounded(shape, fact.datum_type) else { continue };
+            if bytes > arena_bytes_max as u64 {
+                let message = format!(
+                    "batch size {batch} makes a tensor of shape {shape:?}, which takes {bytes} bytes; the \
+                     limit (arena_bytes_max) is {arena_bytes_max}"
+                );
+                return Err(EngineError::new(EngineErrorKind::Limit, message).at_node(&node.name));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The window of a convolution or a pool.
 pub(in crate::engine::tract) fn window(node: &TypedNode) -> Option<&cnn::PoolSpec> {
     let conv = node.op_as::<cnn::Conv>().map(|op| &op.pool_spec);
