@@ -16,6 +16,9 @@ use serde::Serialize;
 
 /// Least time of a side of a pair: long beside the reading of a clock, short beside a spell of the machine.
 const SIDE: Nanos = Nanos(1_000_000);
+/// Pairs from which on the median's range has its confidence: as many throws of a coin are all alike with a
+/// probability of 1 to 32, with fewer of more than 5 %.
+pub const PAIRS_MIN: usize = 6;
 /// Most repeats within a side.
 const REPEATS_MAX: u64 = 10_000;
 
@@ -24,7 +27,7 @@ const REPEATS_MAX: u64 = 10_000;
 pub struct Ratio {
     /// Median of the pairs' ratios.
     pub median: f64,
-    /// With 95 % confidence the median of ever more pairs is from here ...
+    /// With 95 % confidence, given [`PAIRS_MIN`], the median of ever more pairs is from here ...
     pub median_low: f64,
     /// ... to here (order statistics, so that no distribution is assumed).
     pub median_high: f64,
@@ -218,7 +221,14 @@ impl<'a> Rows<'a> {
         Ok(RowCost { repeats, alone_ns, batch_ns, ratio, allocator_calls })
     }
 
-    /// Times `pairs` pairs step by step; empty where the two plans are not made of the same steps.
+    /// Whether the two plans are made of the same number of steps, so that they can be timed step by step.
+    pub fn same_steps(&self) -> bool {
+        let alone = self.alone.first().map_or(0, |one| self.engine.steps(one.plan).len());
+        alone > 0 && alone == self.engine.steps(self.batch.plan).len()
+    }
+
+    /// Times `pairs` pairs step by step; empty where the two plans are not made of the same steps
+    /// ([`same_steps`](Self::same_steps)).
     ///
     /// # Errors
     /// What a run fails with.
@@ -227,12 +237,11 @@ impl<'a> Rows<'a> {
         instance: &mut dyn Instance,
         pairs: usize,
     ) -> Result<Vec<StepCost>, RunError> {
-        let Some(one) = self.alone.first().map(|request| request.plan) else { return Ok(vec![]) };
-        let (rows, batch) = (self.alone.len(), self.batch.plan);
-        let steps = self.engine.steps(batch);
-        if steps.len() != self.engine.steps(one).len() {
+        if !self.same_steps() {
             return Ok(vec![]);
         }
+        let (rows, batch) = (self.alone.len(), self.batch.plan);
+        let (one, steps) = (self.alone[0].plan, self.engine.steps(batch));
         let mut times = vec![[const { Vec::new() }; 2]; steps.len()];
         let mut spent = vec![0; steps.len()];
         for pair in 0..pairs {

@@ -254,6 +254,24 @@ fn bench_engine_holds_a_batch_against_its_rows() {
     assert!(text.contains("batch 8 beside its rows alone, 7 pairs"), "{text}");
     assert!(text.ends_with("; 0 allocator calls; answers have the same bits\n"), "{text}");
     run(&args).says(2, "give a --batch above 1");
+    run(&[&args[..6], &["--iterations", "5", "--batch", "8"]].concat())
+        .says(2, "--iterations 5: --per-row gives the range of a median, which takes at least 6");
+}
+
+#[test]
+fn bench_engine_takes_no_option_of_another_engine() {
+    let mlp = model("mlp");
+    let bench = |engine: &str, more: &[&str]| {
+        run(&[&["bench", "engine", &mlp, "--iterations", "1", "--engine", engine][..], more]
+            .concat())
+    };
+    for engine in ["plan", "tract", "fake"] {
+        let says = format!("--provider is for engine ort: engine {engine} takes none");
+        bench(engine, &["--provider", "cpu"]).says(2, &says);
+        let says = format!("--onnxruntime is for engine ort: engine {engine} takes none");
+        bench(engine, &["--onnxruntime", "libonnxruntime.so"]).says(2, &says);
+    }
+    bench("tract", &["--profile"]).says(2, "times the steps of a plan: engine tract has none");
 }
 
 #[test]

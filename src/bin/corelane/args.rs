@@ -357,11 +357,12 @@ pub struct BenchEngineArgs {
     /// The engine.
     #[arg(long, value_enum)]
     pub engine: BenchEngine,
-    /// Where ONNX Runtime may compute, first choice first: tensorrt, cuda, cpu; each must take, unless
-    /// :preferred is behind it. Default: the manifest's.
+    /// Where ONNX Runtime may compute (engine ort), first choice first: tensorrt, cuda, cpu; each must
+    /// take, unless :preferred is behind it. Default: the manifest's.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub provider: Vec<String>,
-    /// ONNX Runtime's shared library; default: ORT_DYLIB_PATH, else the file beside the program.
+    /// ONNX Runtime's shared library (engine ort); default: ORT_DYLIB_PATH, else the file beside the
+    /// program.
     #[arg(long, value_name = "FILE")]
     pub onnxruntime: Option<PathBuf>,
     /// Rows of each run; several sizes (1,8) are timed in turns.
@@ -372,13 +373,13 @@ pub struct BenchEngineArgs {
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub iterations: u32,
     /// Hold each batch size against the same rows one by one, in pairs: what a row costs in a batch,
-    /// over what it costs alone. --iterations is then the number of pairs.
+    /// over what it costs alone. --iterations is then the number of pairs, at least 6.
     #[arg(long)]
     pub per_row: bool,
     /// The core to pin to; default: the last allowed one.
     #[arg(long)]
     pub core: Option<u16>,
-    /// Time every step of the plan too, in runs of their own.
+    /// Time every step of the plan too (engine plan), in runs of their own.
     #[arg(long)]
     pub profile: bool,
     /// Print one JSON object a batch size, with every run's time.

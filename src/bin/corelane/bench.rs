@@ -8,7 +8,7 @@ use corelane::engine::fake::FakeEngine;
 use corelane::engine::ort::settings::parse_providers;
 use corelane::engine::{self, BackendReport, EngineKind, LoadRequest, PlanIndex};
 use corelane::lab::overhead::{self, Effort};
-use corelane::lab::rows::{RowCost, Rows, StepCost};
+use corelane::lab::rows::{PAIRS_MIN, RowCost, Rows, StepCost};
 use corelane::lab::sample::percentile;
 use corelane::limits::{LOG_RING_BYTES_DEFAULT, MODEL_FILE_BYTES_MAX};
 use corelane::model::Manifest;
@@ -133,6 +133,7 @@ fn engine(args: &BenchEngineArgs) -> Outcome {
         BenchEngine::Ort => EngineKind::Ort,
         BenchEngine::Fake => EngineKind::Fake,
     };
+    fits_engine(args, kind)?;
     let bytes = match (kind, &manifest.fake) {
         (EngineKind::Fake, Some(_)) => Vec::new(),
         (EngineKind::Fake, None) | (_, Some(_)) => {
@@ -163,6 +164,14 @@ fn engine(args: &BenchEngineArgs) -> Outcome {
         let text = "--per-row holds a batch against its rows: give a --batch above 1";
         return Err(Exit::new(Code::Usage, text));
     }
+    let iterations = args.iterations as usize;
+    if args.per_row && iterations < PAIRS_MIN {
+        let text = format!(
+            "--iterations {iterations}: --per-row gives the range of a median, which takes at least \
+             {PAIRS_MIN} pairs"
+        );
+        return Err(Exit::new(Code::Usage, text));
+    }
     let request = LoadRequest {
         bytes: &bytes,
         batch_sizes: &batches,
@@ -188,8 +197,11 @@ fn engine(args: &BenchEngineArgs) -> Outcome {
         let text = format!("the model has no batch axis; it runs at batch 1, not {batches:?}");
         return Err(config(&text));
     }
+    if args.profile && engine.steps(PlanIndex(0)).is_empty() {
+        let text = format!("--profile times the steps of a plan: engine {} has none", kind.name());
+        return Err(Exit::new(Code::Usage, text));
+    }
     let mut instance = engine.instance().map_err(|e| config(&e))?;
-    let iterations = args.iterations as usize;
     if args.per_row {
         return per_row(args, &manifest, &*engine, &mut *instance, core);
     }
@@ -278,6 +290,19 @@ fn engine(args: &BenchEngineArgs) -> Outcome {
     Ok(())
 }
 
+/// Refuses what another engine would take.
+fn fits_engine(args: &BenchEngineArgs, kind: EngineKind) -> Outcome {
+    let of_ort =
+        [("--provider", !args.provider.is_empty()), ("--onnxruntime", args.onnxruntime.is_some())];
+    match of_ort.iter().find(|(_, given)| *given && kind != EngineKind::Ort) {
+        Some((option, _)) => {
+            let text = format!("{option} is for engine ort: engine {} takes none", kind.name());
+            Err(Exit::new(Code::Usage, text))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Each batch size beside its rows one by one.
 fn per_row(
     args: &BenchEngineArgs,
@@ -305,6 +330,12 @@ fn per_row(
         };
         // Batch size 1 is among the sizes.
         let Some(mut rows) = Rows::new(engine, PlanIndex(plan), row) else { continue };
+        if args.profile && !rows.same_steps() {
+            let text = format!(
+                "--per-row --profile: the plans for 1 row and for {batch} are not made of the same steps"
+            );
+            return Err(Exit::new(Code::Failure, text));
+        }
         let cost = rows.measure(instance, pairs).map_err(failed)?;
         let same_answers = rows.same_answers();
         let steps = match args.profile {

@@ -20,6 +20,9 @@ fn ratios_are_of_pairs_and_their_range_holds_the_median() {
     // Too few for any confidence: the whole range.
     let r = Ratio::of(&[3, 1, 2], &[1, 1, 1]);
     assert_eq!((r.median, r.median_low, r.median_high), (2.0, 1.0, 3.0));
+    // From so many on, all pairs lie on one side of the median in at most 5 of 100 cases.
+    let beside = |pairs: usize| 2.0 * 0.5f64.powi(pairs as i32);
+    assert!(beside(PAIRS_MIN) <= 0.05 && beside(PAIRS_MIN - 1) > 0.05);
     let r = Ratio::of(&[3], &[2]);
     assert_eq!((r.median, r.median_low, r.median_high, r.quartile_1), (1.5, 1.5, 1.5, 1.5));
 }
@@ -42,6 +45,7 @@ fn both_sides_run_the_same_rows() {
     assert!(rows.same_answers());
     rows.batch.outputs[0].get_mut()[4] = 9;
     assert!(!rows.same_answers());
+    assert!(!rows.same_steps(), "it has none");
     assert_eq!(rows.steps(&mut *instance, 3).unwrap(), []);
     let eights = FakeEngine::new(signature, &[8], FakeCompute::default()).unwrap();
     assert!(Rows::new(&eights, PlanIndex(0), fill).is_none(), "there is no plan for one row");
