@@ -65,6 +65,36 @@
 //! the portable one, 6 rows by 8 columns, has 144 for 48.
 //! LLVM 22.1.8 has no model of a Cortex-A7 that `llvm-mca` takes; by those of a Cortex-A9 and, of the same loop
 //! on a 64-bit core, of a Cortex-A57, it takes 91 % and 89 % of the rate of its multiply-adds alone.
+//!
+//! # AVX-512
+//! [`Isa::Avx512`] has been tested in an emulator (`tests/kernels/emulate`, `.ci/run avx512`) and timed nowhere, so
+//! that all that is known of its speed is a static analysis. The loops of the register tile by the models of LLVM
+//! 22.1.8, code of rustc 1.95 at `-O3`, and two of 12 rows, which were tried:
+//!
+//! | loop | multiply-adds | others | skylake-avx512 | icelake-server | sapphirerapids | znver4 |
+//! |---|---|---|---|---|---|---|
+//! | 10 rows, 32 columns | 20 | 16 | 90 % | 100 % | 100 % | 67 % |
+//! | 8 rows, 32 columns | 16 | 14 | 88 % | 100 % | 100 % | 67 % |
+//! | 6 rows, 32 columns | 12 | 12 | 85 % | 99 % | 100 % | 67 % |
+//! | 10 rows, 16 columns | 10 | 5 | 90 % | 99 % | 99 % | 99 % |
+//! | 12 rows, 32 columns | 24 | 20 | 92 % | 100 % | 100 % | 67 % |
+//! | 12 rows, 16 columns | 12 | 7 | 75 % | 100 % | 99 % | 100 % |
+//!
+//! Twelve rows have more pointers than there are registers for them, which costs most where there is one vector of
+//! columns. The models of an Ice Lake and a Sapphire Rapids start one multiply-add of 512 bits in a cycle, that of
+//! a Skylake two; that of a Zen 4 starts one, and lets a broadcast into a register take the place of another. Each
+//! starts two of 256 bits, of which the tile of 6 rows by 16 columns takes 99 %: where the models of the last three
+//! are right, AVX2 is as fast, and faster on a Zen 4 (`corelane bench engine --isa avx2`).
+//!
+//! A panel has 32 columns. Of a layer's last panel one vector is computed where the layer has up to 16 channels
+//! left for it: then 9 to 16 take half the instructions that they take with AVX2, 1 to 8 as many. To repeat it:
+//!
+//! ```text
+//! cargo rustc --release --lib --manifest-path tests/kernels/Cargo.toml --config profile.release.opt-level=3 \
+//!     --config profile.release.debug-assertions=false --target-dir target/kernels -- \
+//!     --emit asm=kernels.s -C codegen-units=1 -C symbol-mangling-version=v0
+//! benches/mca.py kernels.s --only RunTiles --least 6
+//! ```
 
 mod activation;
 mod aligned;
