@@ -15,7 +15,6 @@
 
 use crate::engine::Engine;
 use crate::engine::image::Image;
-use crate::engine::kernels::Isa;
 use crate::engine::plan;
 use crate::limits::NPY_FILE_BYTES_MAX;
 use crate::model::check::{self, Checked};
@@ -214,7 +213,7 @@ fn facts(manifest: &Manifest, sha256: &str) -> Facts {
     fact("crate version", env!("CARGO_PKG_VERSION").into());
     fact("engine sources", env!("CORELANE_ENGINE_SOURCES").into());
     fact("processor", format!("{} {}", std::env::consts::ARCH, usize::BITS));
-    fact("instruction set", Isa::detect().name().into());
+    fact("instruction set", manifest.kernels().name().into());
     fact("model file", sha256.into());
     fact("engine", manifest.engine.name().into());
     fact("batch sizes", format!("{:?}", manifest.batch_sizes));

@@ -384,6 +384,8 @@ impl Source {
                         let goldens = |signature: &_| check::golden_inputs(manifest, signature);
                         engine::ort::load_with(&request, &manifest.ort_settings(), &goldens)
                     }
+                    EngineKind::Plan => engine::plan::load_with(&request, manifest.kernels())
+                        .map(|plan| Box::new(plan) as Box<dyn Engine>),
                     kind => engine::load(kind, &request),
                 }
             }

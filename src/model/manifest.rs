@@ -23,6 +23,7 @@
 //! | `arena_bytes_max` | 1 GiB | intermediates on one worker, all batch sizes (engine `tract`: any one tensor) |
 //! | `model_warmup` | 1 | runs of each batch size before a worker is ready, besides those it times |
 //! | `tolerance` | 1e-5 | allowed difference from goldens, over the largest value |
+//! | `isa` | the best that the processor has | whose kernels engine `plan` takes: `"portable"`, `"avx2"`, `"avx512"`, `"neon"` or `"neon32"`; one that the processor lacks is an error |
 //! | `rows_independent` | false | asserts that the rows of a batch are independent where the graph does not show it; rows are still compared |
 //! | `[instance_group]` `cores` | `"all"` | worker cores that serve it |
 //! | `[bind_axes]` | | symbol of an open axis = its length |
@@ -38,6 +39,7 @@
 
 use crate::engine::EngineKind;
 use crate::engine::fake::{FakeCompute, FakeFault, FakeWork};
+use crate::engine::kernels::Isa;
 use crate::engine::ort::settings::{Precision, parse_providers};
 use crate::engine::ort::{OrtSettings, graph};
 use crate::limits::{
@@ -95,6 +97,8 @@ pub struct Manifest {
     pub name: String,
     /// What runs it.
     pub engine: EngineKind,
+    /// Whose kernels engine `plan` takes; `None` for the best that the processor has.
+    pub isa: Option<Isa>,
     /// The ONNX file. Not read by the `fake` engine.
     pub file: PathBuf,
     /// The model directory, where `golden/` is looked for; `None` for a bare file.
@@ -206,6 +210,11 @@ impl Manifest {
         parse(&document.root(), name, dir, path)
     }
 
+    /// Whose kernels engine `plan` takes on this processor.
+    pub fn kernels(&self) -> Isa {
+        self.isa.unwrap_or_else(Isa::detect)
+    }
+
     /// What is asked of ONNX Runtime, with the files that the model's place implies.
     pub fn ort_settings(&self) -> OrtSettings {
         let mut settings = self.ort.clone();
@@ -291,6 +300,7 @@ fn parse(
         return Err(ModelError::Name { name, path: origin.into() });
     }
     let engine = engine_kind(t)?;
+    let isa = isa(t, engine)?;
     let file = dir.join(t.text("file")?.unwrap_or_else(|| "model.onnx".into()));
     let sha256 = t.text("sha256")?.map(|s| s.to_ascii_lowercase());
     if let Some(hash) = &sha256
@@ -345,6 +355,7 @@ fn parse(
     Ok(Manifest {
         name,
         engine,
+        isa,
         file,
         dir: Some(dir.to_path_buf()),
         sha256,
@@ -378,6 +389,18 @@ fn engine_kind(t: &Table<'_>) -> Result<EngineKind, TomlError> {
     kinds.into_iter().find(|k| k.name() == name).ok_or_else(|| {
         let names = kinds.map(|k| format!("{:?}", k.name())).join(", ");
         t.invalid("engine", format!("{name:?} is none of {names}"))
+    })
+}
+
+fn isa(t: &Table<'_>, engine: EngineKind) -> Result<Option<Isa>, TomlError> {
+    let Some(name) = t.text("isa")? else { return Ok(None) };
+    if engine != EngineKind::Plan {
+        let message = format!("is of engine \"plan\", not of {:?}", engine.name());
+        return Err(t.invalid("isa", message));
+    }
+    Isa::from_name(&name).map(Some).ok_or_else(|| {
+        let names = Isa::ALL.map(|isa| format!("{:?}", isa.name())).join(", ");
+        t.invalid("isa", format!("{name:?} is none of {names}"))
     })
 }
 

@@ -6,7 +6,7 @@ mod control;
 mod lab;
 
 pub use control::ReloadArgs;
-pub use lab::{BenchContentionArgs, BenchDeviceArgs, TuneArgs};
+pub use lab::{BenchContentionArgs, BenchDeviceArgs, BenchEngineArgs, TuneArgs};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use corelane::client::Address;
@@ -334,57 +334,6 @@ pub enum BenchCommand {
     Contention(BenchContentionArgs),
     /// Measures the standard card of a board, in under five minutes.
     Device(BenchDeviceArgs),
-}
-
-/// The engines that can be timed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum BenchEngine {
-    /// Static memory plan and kernels of our own.
-    Plan,
-    /// tract's own runner.
-    Tract,
-    /// ONNX Runtime, one thread.
-    Ort,
-    /// The one of the model `synthetic`, and of no other.
-    Fake,
-}
-
-/// Arguments of `bench engine`.
-#[derive(Debug, Args)]
-pub struct BenchEngineArgs {
-    /// A model directory or a bare .onnx file.
-    pub model: PathBuf,
-    /// The engine.
-    #[arg(long, value_enum)]
-    pub engine: BenchEngine,
-    /// Where ONNX Runtime may compute (engine ort), first choice first: tensorrt, cuda, cpu; each must
-    /// take, unless :preferred is behind it. Default: the manifest's.
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    pub provider: Vec<String>,
-    /// ONNX Runtime's shared library (engine ort); default: ORT_DYLIB_PATH, else the file beside the
-    /// program.
-    #[arg(long, value_name = "FILE")]
-    pub onnxruntime: Option<PathBuf>,
-    /// Rows of each run; several sizes (1,8) are timed in turns.
-    #[arg(long, value_name = "N", default_value = "1", value_delimiter = ',',
-        value_parser = clap::value_parser!(u16).range(1..))]
-    pub batch: Vec<u16>,
-    /// Timed runs.
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
-    pub iterations: u32,
-    /// Hold each batch size against the same rows one by one, in pairs: what a row costs in a batch,
-    /// over what it costs alone. --iterations is then the number of pairs, at least 6.
-    #[arg(long)]
-    pub per_row: bool,
-    /// The core to pin to; default: the last allowed one.
-    #[arg(long)]
-    pub core: Option<u16>,
-    /// Time every step of the plan too (engine plan), in runs of their own.
-    #[arg(long)]
-    pub profile: bool,
-    /// Print one JSON object a batch size, with every run's time.
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Arguments of `bench overhead`.

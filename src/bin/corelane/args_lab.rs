@@ -1,10 +1,84 @@
-//! Arguments of the lab's sweeps. A file of its own by its path, since a test includes `args.rs` too.
+//! Arguments of the lab's sweeps, and of `bench engine`. A file of its own by its path, since a test includes
+//! `args.rs` too.
 
 use super::parse_core_list;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use corelane::config::parse_idle;
+use corelane::engine::EngineKind;
+use corelane::engine::kernels::Isa;
 use corelane::worker::IdleStrategy;
 use std::path::PathBuf;
+
+/// The engines that can be timed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BenchEngine {
+    /// Static memory plan and kernels of our own.
+    Plan,
+    /// tract's own runner.
+    Tract,
+    /// ONNX Runtime, one thread.
+    Ort,
+    /// The one of the model `synthetic`, and of no other.
+    Fake,
+}
+
+impl BenchEngine {
+    /// What the rest of the program calls it.
+    pub fn kind(self) -> EngineKind {
+        match self {
+            BenchEngine::Plan => EngineKind::Plan,
+            BenchEngine::Tract => EngineKind::Tract,
+            BenchEngine::Ort => EngineKind::Ort,
+            BenchEngine::Fake => EngineKind::Fake,
+        }
+    }
+}
+
+/// Arguments of `bench engine`.
+#[derive(Debug, Args)]
+pub struct BenchEngineArgs {
+    /// A model directory or a bare .onnx file.
+    pub model: PathBuf,
+    /// The engine.
+    #[arg(long, value_enum)]
+    pub engine: BenchEngine,
+    /// Whose kernels engine plan takes: portable, avx2, avx512, neon or neon32; an error where the processor
+    /// lacks them. Default: the manifest's, else the best that the processor has.
+    #[arg(long, value_name = "NAME", value_parser = parse_isa)]
+    pub isa: Option<Isa>,
+    /// Where ONNX Runtime may compute (engine ort), first choice first: tensorrt, cuda, cpu; each must
+    /// take, unless :preferred is behind it. Default: the manifest's.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub provider: Vec<String>,
+    /// ONNX Runtime's shared library (engine ort); default: ORT_DYLIB_PATH, else the file beside the
+    /// program.
+    #[arg(long, value_name = "FILE")]
+    pub onnxruntime: Option<PathBuf>,
+    /// Rows of each run; several sizes (1,8) are timed in turns.
+    #[arg(long, value_name = "N", default_value = "1", value_delimiter = ',',
+        value_parser = clap::value_parser!(u16).range(1..))]
+    pub batch: Vec<u16>,
+    /// Timed runs.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    pub iterations: u32,
+    /// Hold each batch size against the same rows one by one, in pairs: what a row costs in a batch,
+    /// over what it costs alone. --iterations is then the number of pairs, at least 6.
+    #[arg(long)]
+    pub per_row: bool,
+    /// The core to pin to; default: the last allowed one.
+    #[arg(long)]
+    pub core: Option<u16>,
+    /// Time every step of the plan too (engine plan), in runs of their own.
+    #[arg(long)]
+    pub profile: bool,
+    /// Print one JSON object a batch size, with every run's time.
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn parse_isa(text: &str) -> Result<Isa, String> {
+    Isa::from_name(text).ok_or_else(|| format!("none of {}", Isa::ALL.map(Isa::name).join(", ")))
+}
 
 /// Arguments of `bench contention`.
 #[derive(Debug, Args)]

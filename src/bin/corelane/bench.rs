@@ -1,6 +1,6 @@
 //! `corelane bench`: figures, each with what it is.
 
-use crate::args::{BenchCommand, BenchEngine, BenchEngineArgs, BenchOverheadArgs};
+use crate::args::{BenchCommand, BenchEngineArgs, BenchOverheadArgs};
 use crate::exit::{Code, Exit, Outcome};
 use crate::out::outln;
 use crate::{contention, device, hot, models, tensors};
@@ -119,7 +119,8 @@ const BLOCK_RUNS: usize = 10;
 fn engine(args: &BenchEngineArgs) -> Outcome {
     let config = |e: &dyn std::fmt::Display| Exit::new(Code::Config, e);
     let failed = |e: engine::RunError| Exit::new(Code::Failure, e);
-    let manifest = models::manifest(&args.model)?;
+    let mut manifest = models::manifest(&args.model)?;
+    manifest.isa = args.isa.or(manifest.isa);
     let core = match args.core {
         Some(core) => CoreId(core),
         None => {
@@ -127,12 +128,7 @@ fn engine(args: &BenchEngineArgs) -> Outcome {
             *allowed.last().ok_or_else(|| config(&"the scheduler allows no core"))?
         }
     };
-    let kind = match args.engine {
-        BenchEngine::Plan => EngineKind::Plan,
-        BenchEngine::Tract => EngineKind::Tract,
-        BenchEngine::Ort => EngineKind::Ort,
-        BenchEngine::Fake => EngineKind::Fake,
-    };
+    let kind = args.engine.kind();
     fits_engine(args, kind)?;
     let bytes = match (kind, &manifest.fake) {
         (EngineKind::Fake, Some(_)) => Vec::new(),
@@ -190,6 +186,8 @@ fn engine(args: &BenchEngineArgs) -> Outcome {
             FakeEngine::new(fake.signature.clone(), sizes, fake.compute)
                 .map(|engine| Box::new(engine.with_work(fake.work)) as Box<dyn engine::Engine>)
         }
+        (EngineKind::Plan, _) => engine::plan::load_with(&request, manifest.kernels())
+            .map(|plan| Box::new(plan) as Box<dyn engine::Engine>),
         (kind, _) => engine::load(kind, &request),
     }
     .map_err(|e| config(&e))?;
@@ -292,11 +290,18 @@ fn engine(args: &BenchEngineArgs) -> Outcome {
 
 /// Refuses what another engine would take.
 fn fits_engine(args: &BenchEngineArgs, kind: EngineKind) -> Outcome {
-    let of_ort =
-        [("--provider", !args.provider.is_empty()), ("--onnxruntime", args.onnxruntime.is_some())];
-    match of_ort.iter().find(|(_, given)| *given && kind != EngineKind::Ort) {
-        Some((option, _)) => {
-            let text = format!("{option} is for engine ort: engine {} takes none", kind.name());
+    let of_one = [
+        ("--provider", !args.provider.is_empty(), EngineKind::Ort),
+        ("--onnxruntime", args.onnxruntime.is_some(), EngineKind::Ort),
+        ("--isa", args.isa.is_some(), EngineKind::Plan),
+    ];
+    match of_one.iter().find(|(_, given, engine)| *given && kind != *engine) {
+        Some((option, _, engine)) => {
+            let text = format!(
+                "{option} is for engine {}: engine {} takes none",
+                engine.name(),
+                kind.name()
+            );
             Err(Exit::new(Code::Usage, text))
         }
         None => Ok(()),

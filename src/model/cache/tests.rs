@@ -1,4 +1,5 @@
 use super::*;
+use crate::engine::kernels::Isa;
 use crate::model::LoadedModel;
 use crate::model::manifest::Manifest;
 
@@ -85,6 +86,12 @@ fn a_change_of_anything_it_depends_on_compiles_again() {
     again("batch sizes", tolerant.clone());
     tolerant.tolerance = 1e-2;
     again("tolerance", tolerant);
+    let mut portable = place.manifest();
+    portable.isa = Some(Isa::Portable);
+    if Isa::detect() != Isa::Portable {
+        place.load();
+        again("instruction set", portable);
+    }
     let golden = place.0.join("mlp/golden/output_0.npy");
     place.load();
     let mut bytes = std::fs::read(&golden).unwrap();

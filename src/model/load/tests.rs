@@ -1,4 +1,5 @@
 use super::*;
+use crate::engine::kernels::Isa;
 use crate::engine::{EngineErrorKind, PlanIndex};
 use std::path::PathBuf;
 
@@ -44,6 +45,21 @@ fn copy_dir(from: &Path, to: &Path) {
             copy_dir(&entry.path(), &target);
         } else {
             std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_model_is_computed_by_the_kernels_that_its_manifest_names() {
+    let mut manifest = Manifest::read(&models().join("mlp")).unwrap();
+    for isa in Isa::ALL {
+        manifest.isa = Some(isa);
+        match LoadedModel::load(manifest.clone()) {
+            Ok(model) => assert_eq!(model.engine.describe().isa.as_deref(), Some(isa.name())),
+            Err(error) => {
+                let text = format!("this processor can't run {} kernels", isa.name());
+                assert!(!isa.available() && error.to_string().contains(&text), "{error}");
+            }
         }
     }
 }

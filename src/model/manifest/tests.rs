@@ -97,6 +97,19 @@ fn an_empty_manifest_has_the_documented_defaults() {
     assert_eq!((m.default_timeout, m.tolerance, m.model_warmup), (Micros(0), 1e-5, 1));
     assert_eq!(m.instance_group, InstanceGroup::All);
     assert!(m.labels.is_empty() && m.sha256.is_none() && m.fake.is_none());
+    assert_eq!((m.isa, m.kernels()), (None, Isa::detect()));
+}
+
+#[test]
+fn kernels_are_those_of_a_set_that_there_is() {
+    for isa in Isa::ALL {
+        let m = read(&format!("isa = {:?}", isa.name())).unwrap();
+        assert_eq!((m.isa, m.kernels()), (Some(isa), isa));
+    }
+    let text = said("isa = \"sse2\"");
+    assert!(text.contains("\"sse2\" is none of \"portable\", \"neon32\""), "{text}");
+    let text = said("engine = \"tract\"\nisa = \"avx2\"");
+    assert!(text.contains("is of engine \"plan\", not of \"tract\""), "{text}");
 }
 
 #[test]
