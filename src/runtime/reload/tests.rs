@@ -463,7 +463,7 @@ fn a_worker_that_hangs_is_not_waited_for_and_the_former_version_stays() {
     }
     // The other worker hangs, too, after it has come: it goes back when it can.
     let second = std::thread::scope(|s| {
-        let patient = rt.reloader().with_patience(Duration::from_secs(3));
+        let patient = rt.reloader().with_patience(Duration::from_secs(10));
         let setup = version(9, &next);
         let reload = s.spawn(move || patient.replace(setup));
         while ask(&model, 1, 1).unwrap() != 9 {}
