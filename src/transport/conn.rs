@@ -177,6 +177,8 @@ pub(super) struct Conn {
     pub queued: bool,
     pub wants_write: bool,
     pub paused: bool,
+    /// Since a drain began everything that there was has been read.
+    pub is_read_dry: bool,
 }
 
 impl Conn {
@@ -215,6 +217,7 @@ impl Conn {
             queued: false,
             wants_write: false,
             paused: false,
+            is_read_dry: false,
         }
     }
     pub fn open(&mut self, link: Link, door: Door, wants_key: bool, core: &Core) {

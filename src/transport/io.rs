@@ -284,6 +284,8 @@ impl Io {
         self.close_doors();
         for at in 0..self.conns.len() as u16 {
             self.conns[at as usize].reload_is_not_waited_for(&self.core);
+            // What lies there already is read before the goodbye, and refused.
+            self.enqueue(at);
             self.mark(at);
         }
     }
@@ -403,7 +405,7 @@ impl Io {
             let turn = conn.read(&mut self.core, at);
             self.timers.set(at, conn.next_timeout());
             match turn {
-                Ok(Turn::Drained) => {}
+                Ok(Turn::Drained) => conn.is_read_dry = self.core.draining,
                 Ok(Turn::More) => self.enqueue(at),
                 Ok(Turn::Full) => conn.paused = true,
                 Ok(Turn::WantsSlot(model)) => {

@@ -212,7 +212,8 @@ fn bench_engine_takes_the_kernels_that_are_asked_for() {
     let portable = run(&[&bench[..], &["plan", "--isa", "portable"]].concat()).ok();
     assert_eq!(portable.json()[0]["isa"], "portable");
     run(&[&bench[..], &["plan", "--isa", "sse2"]].concat()).says(2, "none of portable, ");
-    run(&[&bench[..], &["tract", "--isa", "portable"]].concat()).says(2, "--isa is for engine plan");
+    run(&[&bench[..], &["tract", "--isa", "portable"]].concat())
+        .says(2, "--isa is for engine plan");
     let foreign = if cfg!(target_arch = "x86_64") { "neon" } else { "avx2" };
     let said = format!("this processor can't run {foreign} kernels");
     run(&[&bench[..], &["plan", "--isa", foreign]].concat()).says(3, &said);

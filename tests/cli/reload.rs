@@ -1,9 +1,10 @@
 //! Models that change under a running server, by signal, by command, and by themselves.
 
-use crate::support::{Ran, Scratch, Server, run};
+use crate::support::{Ran, Scratch, Server, program, run};
 use corelane::units::DType;
 use rustix::process::Signal;
 use serde_json::Value;
+use std::process::Command;
 use std::time::Duration;
 
 /// A server of the model `echo`, which takes `compute_us`, with this in its `[runtime]`.
@@ -82,6 +83,39 @@ fn a_signal_and_the_command_read_the_models_again() {
     reload(&tcp, &[]).says(5, "not_allowed");
     let ended = server.stop().ok();
     assert!(ended.err.contains("model echo: version 4 serves"), "{}", ended.err);
+}
+
+/// A signal that would let models be read again does not end a server that reads them just then.
+#[test]
+fn a_hang_up_while_models_are_loaded_ends_nothing() {
+    let scratch = Scratch::new();
+    // Two seconds of warming up.
+    scratch.fake("echo", 100_000, "model_warmup = 20");
+    let notify = scratch.path("notify.sock");
+    let _manager = std::os::unix::net::UnixDatagram::bind(&notify).unwrap();
+    // Sends it as soon as it is caught: the lowest bit of the mask.
+    let hang_up = "(until grep -q '^SigCgt:.*[13579bdf]$' /proc/$$/status; do sleep 0.01; done; \
+                   kill -HUP $$) & exec \"$@\"";
+    for (mode, manager, said) in [
+        ("explicit", "", "draining"),
+        ("poll", "", "draining"),
+        ("none", notify.as_str(), "SIGHUP changes nothing"),
+    ] {
+        let file = scratch.write(
+            "corelane.toml",
+            format!(
+                "[[model]]\npath = 'echo'\n[listen]\nunix = 's.sock'\n[runtime]\npin = false\n\
+                 model_control_mode = '{mode}'\n"
+            ),
+        );
+        let mut command = Command::new("sh");
+        command.args(["-c", hang_up, "sh"]).arg(program().get_program());
+        command.args(["serve", "--config", &file]).env("NOTIFY_SOCKET", manager);
+        let server = Server::start_command(&mut command);
+        answers(&scratch, &server.address("unix"));
+        let ended = server.stop().ok();
+        assert!(ended.err.contains(said), "{mode}: {}", ended.err);
+    }
 }
 
 #[test]

@@ -271,6 +271,31 @@ fn requests_that_come_during_a_drain_are_told() {
     assert_eq!(corelane::sys::alloc::hot_calls(), 0);
 }
 
+/// Whatever the server has read of it when the drain begins.
+#[test]
+fn what_was_sent_before_a_drain_is_answered_or_refused() {
+    for _ in 0..20 {
+        let fixture = serve(vec![model("m", 8, &[1], Duration::ZERO)]);
+        let mut all: Vec<_> = (0..4).map(|_| fixture.greeted()).collect();
+        let requests: Vec<u8> = (1..=8).flat_map(|id| infer(id, 0, 1, &[1; 8])).collect();
+        all.iter_mut().for_each(|raw| raw.send(&requests));
+        fixture.server().drain();
+        for raw in &mut all {
+            let mut ended: Vec<u32> = (0..8)
+                .map(|_| match raw.hear() {
+                    Heard::Answer { id, .. } => id,
+                    Heard::Error { id: Some(id), code: ErrorCode::ShuttingDown, .. } => id,
+                    other => panic!("{other:?}"),
+                })
+                .collect();
+            ended.sort_unstable();
+            assert!(ended.into_iter().eq(1..=8));
+            assert_eq!(raw.hear(), Heard::Goodbye);
+            raw.closed();
+        }
+    }
+}
+
 #[test]
 fn a_server_that_is_dropped_closes_everything() {
     let mut fixture = serve(vec![model("m", 8, &[1], Duration::from_millis(50))]);

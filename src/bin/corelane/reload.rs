@@ -14,6 +14,11 @@ use serde_json::Value;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
+/// Whether SIGHUP is the end of a terminal, and so of the program, rather than a wish for other models.
+pub fn hangup_ends(control: ModelControl, supervisor: &Supervisor) -> bool {
+    control.mode == ModelControlMode::None && !supervisor.listens()
+}
+
 /// Starts the thread `cl-reload` where models may change; what SIGHUP means then.
 pub fn start(
     control: ModelControl,
@@ -21,7 +26,7 @@ pub fn start(
     supervisor: &Supervisor,
 ) -> Result<Hangup, Exit> {
     if control.mode == ModelControlMode::None {
-        return Ok(if supervisor.listens() { Hangup::Refuse } else { Hangup::Drain });
+        return Ok(if hangup_ends(control, supervisor) { Hangup::Drain } else { Hangup::Refuse });
     }
     let (ask, asked) = mpsc::channel();
     let mut watch = (control.mode == ModelControlMode::Poll).then(|| Watch::new(reloader.clone()));
@@ -34,7 +39,11 @@ pub fn start(
                 Some(_) => asked.recv_timeout(control.poll_every),
             };
             match (end, &mut watch) {
-                (Ok(()), _) => drop(reloader.reload_all()),
+                (Ok(()), _) => {
+                    // What was asked for until now is done by reading once.
+                    while asked.try_recv().is_ok() {}
+                    drop(reloader.reload_all());
+                }
                 (Err(RecvTimeoutError::Timeout), Some(watch)) => watch.look(),
                 (Err(_), _) => return,
             }

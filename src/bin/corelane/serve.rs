@@ -54,7 +54,7 @@ pub fn serve(
     let mut keeper = None;
     let board = plan(&mut config)?;
     let supervisor = Supervisor::from_env()?;
-    let signals = Stop::listen()?;
+    let signals = Stop::listen(reload::hangup_ends(config.model_control, &supervisor))?;
     let start = clock::now();
     // What is still too few then is an error of the doors, with the numbers.
     descriptors::raise_limit();

@@ -8,7 +8,7 @@ use corelane::runtime::LocalClient;
 use corelane::sys::sync::{AtomicBool, Ordering};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 /// How long the program may take to end after the second signal, before it is ended: what it does then takes
@@ -25,44 +25,49 @@ pub enum Hangup {
     Drain,
 }
 
-/// What the thread needs once requests may be accepted.
-struct Serving {
-    client: LocalClient,
-    hangup: Hangup,
+/// How far the program is.
+enum Stage {
+    /// Models are loaded; whether they are to be read again after that.
+    Loading { again: bool },
+    /// Requests may be accepted: what the thread needs then.
+    Serving { client: LocalClient, hangup: Hangup },
 }
 
 /// The thread that hears signals.
 pub struct Stop {
     asked: mpsc::Receiver<()>,
-    serving: Arc<OnceLock<Serving>>,
+    stage: Arc<Mutex<Stage>>,
     cut_short: Arc<AtomicBool>,
 }
 
 impl Stop {
-    /// Listens from here on.
-    pub fn listen() -> Result<Stop, Exit> {
+    /// Listens from here on. While models are loaded SIGHUP ends the program where `hangup_ends`.
+    pub fn listen(hangup_ends: bool) -> Result<Stop, Exit> {
         let failed = |e: std::io::Error| Exit::new(Code::Failure, format_args!("signals: {e}"));
         let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;
         let (ask, asked) = mpsc::channel();
-        let serving = Arc::<OnceLock<Serving>>::default();
-        let theirs = serving.clone();
+        let stage = Arc::new(Mutex::new(Stage::Loading { again: false }));
+        let theirs = stage.clone();
         let cut_short = Arc::<AtomicBool>::default();
         let hurry = cut_short.clone();
         let thread = std::thread::Builder::new().name("cl-signals".into());
         let work = move || {
             let (mut drains, mut told) = (false, false);
             for signal in signals.forever() {
-                let Some(serving) = theirs.get() else {
+                let mut stage = theirs.lock().unwrap_or_else(PoisonError::into_inner);
+                let (client, hangup) = match &mut *stage {
+                    Stage::Loading { again } if signal == SIGHUP && !hangup_ends => {
+                        *again = true;
+                        continue;
+                    }
                     // Nothing was accepted yet, so nothing is lost.
-                    std::process::exit(Code::Ok as i32);
+                    Stage::Loading { .. } => std::process::exit(Code::Ok as i32),
+                    Stage::Serving { client, hangup } => (client, hangup),
                 };
-                match &serving.hangup {
+                match hangup {
                     // The receiver lives as long as the program serves.
                     Hangup::Reload(reload) if signal == SIGHUP => drop(reload.send(())),
-                    Hangup::Refuse if signal == SIGHUP => log::warn!(
-                        "SIGHUP changes nothing: model_control_mode is \"none\"; \"explicit\" lets it \
-                         read the models again"
-                    ),
+                    Hangup::Refuse if signal == SIGHUP => refuse(),
                     _ if !std::mem::replace(&mut drains, true) => {
                         told = signal != SIGHUP;
                         // An end of who waits for it is an end of the program.
@@ -75,19 +80,27 @@ impl Stop {
                         // The thread that drains says what is left, and ends the program.
                         hurry.store(true, Ordering::Relaxed);
                         std::thread::sleep(GRACE);
-                        give_up(&serving.client)
+                        give_up(client)
                     }
                 }
             }
         };
         thread.spawn(work).map_err(failed)?;
-        Ok(Stop { asked, serving, cut_short })
+        Ok(Stop { asked, stage, cut_short })
     }
 
-    /// From here on requests may be accepted: a signal drains.
+    /// From here on requests may be accepted: a signal drains. A SIGHUP that came before has its turn.
     pub fn opening(&self, client: LocalClient, hangup: Hangup) {
-        // The only call.
-        let _ = self.serving.set(Serving { client, hangup });
+        let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*stage, Stage::Loading { again: true }) {
+            match &hangup {
+                Hangup::Reload(reload) => drop(reload.send(())),
+                Hangup::Refuse => refuse(),
+                // It has ended the program.
+                Hangup::Drain => {}
+            }
+        }
+        *stage = Stage::Serving { client, hangup };
     }
 
     /// Whether a second signal came.
@@ -106,6 +119,13 @@ impl Stop {
             beat();
         }
     }
+}
+
+/// Says that a SIGHUP is for nothing.
+fn refuse() {
+    log::warn!(
+        "SIGHUP changes nothing: model_control_mode is \"none\"; \"explicit\" lets it read the models again"
+    );
 }
 
 /// Ends a program that is stuck on its way out.

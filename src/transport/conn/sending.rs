@@ -123,7 +123,10 @@ impl Conn {
         let idle = self.ids.is_empty() && matches!(self.incoming, Incoming::Head);
         let leaving = match self.phase {
             Phase::Leaving => idle && self.stats_for.is_none() && !self.power.is_waited_for(),
-            Phase::Ready => core.draining && self.ids.is_empty() && self.stats_for.is_none(),
+            Phase::Ready => {
+                // What was sent before the drain is told its end first.
+                core.draining && self.is_read_dry && self.ids.is_empty() && self.stats_for.is_none()
+            }
             Phase::Hello | Phase::Challenged { .. } | Phase::Closing => false,
         };
         if leaving && flushed == Flushed::All {
