@@ -232,3 +232,32 @@ fn a_one_hot_index_outside_sets_nothing() {
         }
     }
 }
+
+#[test]
+fn numbers_of_8_bits_lie_as_the_graph_says() {
+    const INT8: u64 = 3;
+    // What a convolution makes may lie with its channels together; what leaves here has them apart.
+    let weights = [[1.0, 2.0], [-1.0, 0.5], [3.0, -2.0]];
+    let nodes = [
+        constant("w", FLOAT, &[3, 2, 1, 1], floats(weights.as_flattened())),
+        constant("scale", FLOAT, &[], floats(&[0.25])),
+        constant("zero", INT8, &[], [1]),
+        node("Conv", &["x", "w"], "y"),
+        node("QuantizeLinear", &["y", "scale", "zero"], "q"),
+    ];
+    let shape = |channels| [BATCH, Axis::Len(channels), Axis::Len(2), Axis::Len(2)];
+    let file = model(&nodes, &[tensor("x", &shape(2))], &[typed_tensor("q", INT8, &shape(3))]);
+    let x: Vec<f32> = (0..16).map(|i| i as f32 - 6.5).collect();
+    let want: Vec<f64> = (0..24)
+        .map(|i| {
+            let (row, channel, pixel) = (i / 12, i / 4 % 3, i % 4);
+            let of = |input: usize| x[row * 8 + input * 4 + pixel];
+            let y = weights[channel][0] * of(0) + weights[channel][1] * of(1);
+            f64::from(((y / 0.25).round_ties_even() + 1.0).clamp(-128.0, 127.0))
+        })
+        .collect();
+    for kind in OURS {
+        let engine = two_rows(kind, &file);
+        assert_eq!(infer(&*engine, &[floats(&x)]).unwrap(), want, "{}", kind.name());
+    }
+}

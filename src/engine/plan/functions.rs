@@ -10,10 +10,19 @@ use super::simplify::Links;
 /// How many operators deep a region is searched.
 const DEPTH_MAX: usize = 12;
 
-const SAMPLES: [f64; 27] = [
-    -40.0, -20.0, -8.0, -5.0, -3.5, -3.0, -2.9, -2.0, -1.3, -1.0, -0.5, -0.1, -1e-3, 0.0, 1e-3,
-    0.1, 0.7, 1.0, 1.7, 2.5, 3.0, 3.1, 4.0, 5.9, 6.1, 10.0, 50.0,
+/// As far as numbers go, so that a bound somewhere is seen.
+const SAMPLES: [f64; 39] = [
+    -1e38, -1e12, -1e6, -1e4, -300.0, -100.0, -40.0, -20.0, -8.0, -5.0, -3.5, -3.0, -2.9, -2.0,
+    -1.3, -1.0, -0.5, -0.1, -1e-3, 0.0, 1e-3, 0.1, 0.7, 1.0, 1.7, 2.5, 3.0, 3.1, 4.0, 5.9, 6.1,
+    10.0, 50.0, 100.0, 300.0, 1e4, 1e6, 1e12, 1e38,
 ];
+
+/// How far from a function a spelling of it may be, over the function's value: constants of single precision
+/// make that of a tail.
+const RELATIVE_MAX: f64 = 2e-6;
+/// The same where the value is nearly 0: what cancellation leaves at double precision. An addend that keeps a
+/// logarithm finite, such as 1e-7, is more.
+const ABSOLUTE_MAX: f64 = 1e-12;
 
 /// `f(x)`. The error function is good to 1e-14, the rest to double precision.
 pub fn eval(f: Unary, x: f64) -> f64 {
@@ -181,7 +190,7 @@ pub fn recognise(graph: &mut Graph) {
             let f = known.iter().copied().find(|&f| {
                 SAMPLES.iter().zip(&values).all(|(&x, &v)| {
                     let want = eval(f, x);
-                    (v - want).abs() <= 1e-6 * want.abs().max(1.0)
+                    (v - want).abs() <= RELATIVE_MAX * want.abs() + ABSOLUTE_MAX
                 })
             })?;
             Some((leaf, f))

@@ -235,6 +235,32 @@ fn a_spelled_out_gelu_is_one_function() {
     assert!(matches!(graph.nodes[0].op, Op::Unary(Unary::GeluErf)), "{:?}", graph.nodes[0].op);
 }
 
+/// A bound far out, or a small addend that a logarithm needs, is no part of a function.
+#[test]
+fn what_is_nearly_a_function_is_not_taken_for_it() {
+    use super::graph::Binary;
+    let silu = [(Op::Unary(Unary::Sigmoid), vec![]), (Op::Binary(Binary::Mul), vec![1, 0])];
+    for (more, whole) in [
+        (Unary::Clip(-10.0, 60.0), &silu[..]),
+        (Unary::Clip(-1.0, 1e7), &silu),
+        (Unary::Affine(1.0, 1e-7), &silu[..1]),
+        (Unary::Affine(1.0, 1e-9), &silu[..1]),
+        (Unary::Affine(1.0 + 1e-5, 0.0), &silu),
+    ] {
+        let mut graph = chain([whole, &[(Op::Unary(more), vec![])]].concat(), 5);
+        functions::recognise(&mut graph);
+        let ops: Vec<_> = graph.nodes.iter().map(|n| &n.op).collect();
+        assert!(matches!(ops[..], [.., Op::Unary(last)] if *last == more), "{more:?}: {ops:?}");
+    }
+    let mut known = chain(silu.to_vec(), 5);
+    functions::recognise(&mut known);
+    assert!(
+        matches!(known.nodes[..], [graph::Node { op: Op::Unary(Unary::Silu), .. }]),
+        "{:?}",
+        known.nodes
+    );
+}
+
 #[test]
 fn roundings_to_a_grid_take_in_the_clips_beside_them() {
     let rounds = |zero, lo, hi| Unary::FakeQuant { scale: 0.25, zero, lo, hi };

@@ -115,7 +115,11 @@ impl Lowering<'_> {
         let (x, out) = (node.inputs[0], node.outputs[0]);
         let (from_type, to_type) = (self.graph.values[x].dtype, self.graph.values[out].dtype);
         let count = self.graph.values[x].len();
-        let order = self.order_of(x);
+        // Only floats can be put into another order: what isn't one is made in that of the graph.
+        let order = match to_type.size_bytes() == size_of::<f32>() {
+            true => self.order_of(x),
+            false => order::identity(self.shape(x).len()),
+        };
         let from = self.at(x, &order)?;
         let dest = self.define(out, order);
         let kernel = match node.op {
