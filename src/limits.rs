@@ -253,6 +253,8 @@ pub const LAB_REQUESTS_MAX: usize = 4_000_000;
 pub const LAB_REQUESTS_PER_S_MAX: u32 = 1_000_000;
 /// Longest schedule, in seconds.
 pub const LAB_RUN_S_MAX: u32 = 86_400;
+/// Timed runs of one figure; each one's time is kept.
+pub const LAB_ITERATIONS_COUNT_MAX: u32 = 1_000_000;
 
 const _: () = assert!(FRAME_HEADER_BYTES_MAX <= u8::MAX as usize);
 const _: () = assert!(FRAME_PAYLOAD_BYTES_MAX <= u32::MAX as usize);

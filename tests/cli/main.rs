@@ -273,6 +273,15 @@ fn bench_engine_holds_a_batch_against_its_rows() {
 }
 
 #[test]
+fn benchmarks_keep_the_times_of_no_more_runs_than_there_is_room_for() {
+    let says = "4294967295 is not in 1..=1000000";
+    let many = ["--iterations", "4294967295"];
+    for of in [&["engine", "synthetic", "--engine", "fake"][..], &["overhead"]] {
+        run(&[&["bench"][..], of, &many].concat()).says(2, says);
+    }
+}
+
+#[test]
 fn bench_engine_takes_no_option_of_another_engine() {
     let mlp = model("mlp");
     let bench = |engine: &str, more: &[&str]| {

@@ -343,7 +343,7 @@ pub struct BenchOverheadArgs {
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     pub repeats: Option<u16>,
     /// Round trips per figure and repeat.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=corelane::limits::LAB_ITERATIONS_COUNT_MAX as i64))]
     pub iterations: Option<u32>,
     /// The small model of the figure with many requests in flight.
     #[arg(long, default_value = "models/mlp")]

@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use corelane::config::parse_idle;
 use corelane::engine::EngineKind;
 use corelane::engine::kernels::Isa;
+use corelane::limits::LAB_ITERATIONS_COUNT_MAX;
 use corelane::worker::IdleStrategy;
 use std::path::PathBuf;
 
@@ -59,7 +60,8 @@ pub struct BenchEngineArgs {
         value_parser = clap::value_parser!(u16).range(1..))]
     pub batch: Vec<u16>,
     /// Timed runs.
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 100,
+        value_parser = clap::value_parser!(u32).range(1..=LAB_ITERATIONS_COUNT_MAX as i64))]
     pub iterations: u32,
     /// Hold each batch size against the same rows one by one, in pairs: what a row costs in a batch,
     /// over what it costs alone. --iterations is then the number of pairs, at least 6.
