@@ -268,6 +268,8 @@ const _: () = assert!(MODEL_NAME_LEN_MAX + ENCODINGS_BYTES_MAX + 12 <= FRAME_HEA
 const _: () = assert!(AUTH_NONCE_BYTES < FRAME_HEADER_BYTES_MAX);
 // The list of models fits a body.
 const _: () = assert!(MODELS_MAX * (MODEL_NAME_LEN_MAX + 8) <= FRAME_BODY_BYTES_MAX);
+// So does what came of a reload of each, with some text for its reason.
+const _: () = assert!(MODELS_MAX * (MODEL_NAME_LEN_MAX + 512) <= FRAME_BODY_BYTES_MAX);
 // Whatever one frame is answered with fits the replies of an idle connection.
 const _: () = assert!(
     FRAME_PREFIX_BYTES + FRAME_HEADER_BYTES_MAX + FRAME_BODY_BYTES_MAX

@@ -20,6 +20,7 @@
 
 mod changes;
 mod error;
+mod told;
 mod trade;
 mod watch;
 
@@ -38,6 +39,7 @@ use crate::worker::Version;
 use serde::Serialize;
 use std::path::Path;
 use std::time::Duration;
+use told::told;
 use trade::Trade;
 
 /// What came of a reload.
@@ -98,9 +100,7 @@ impl Runtime {
                 Some(name) => vec![(name.to_string(), reloader.reload(name))],
                 None => reloader.reload_all(),
             };
-            let all: Vec<serde_json::Value> = results.into_iter().map(told).collect();
-            // Plain data with text keys: it always has a JSON form.
-            text.push_str(&serde_json::to_string(&all).unwrap_or_default());
+            text.push_str(&told(results));
         })
     }
 
@@ -279,26 +279,6 @@ impl Reloader {
         queue.change_version(bank, setup.default_timeout);
         drop(served.take_over(setup));
         Ok(())
-    }
-}
-
-/// What came of one reload, as clients are told.
-fn told((model, result): (String, Result<Reloaded, ReloadError>)) -> serde_json::Value {
-    match result {
-        Ok(done) => serde_json::json!({
-            "model": model,
-            "ok": true,
-            "changed": done.changed,
-            "version": done.version,
-            "version_hash": done.version_hash,
-            "took_ns": done.took_ns.0,
-        }),
-        Err(error) => serde_json::json!({
-            "model": model,
-            "ok": false,
-            "reason": error.reason(),
-            "error": error.to_string(),
-        }),
     }
 }
 

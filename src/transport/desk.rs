@@ -160,7 +160,8 @@ impl std::fmt::Debug for ReloadHandler {
 
 impl ReloadHandler {
     /// `reload` is given the name of a model that is served, or none for all of them, and appends to the
-    /// empty string that it gets, as JSON text, what came of it.
+    /// empty string that it gets, as JSON text, what came of it: at most [`FRAME_BODY_BYTES_MAX`] bytes, else an
+    /// object with the key `too_long` is told in its place.
     pub fn new(reload: impl Fn(Option<&str>, &mut String) + Send + Sync + 'static) -> Self {
         ReloadHandler(Arc::new(reload))
     }

@@ -58,7 +58,8 @@
 //! zero. `Opened`: a [`Signature`] in postcard. `Models`: `count` times a [`ModelEntry`] in postcard.
 //! `Stats`: JSON text in UTF-8, at most [`FRAME_BODY_BYTES_MAX`](crate::limits::FRAME_BODY_BYTES_MAX)
 //! bytes; in answer to `Reload` an array with an object for each model: `model`, `ok`, and `changed`, `version`,
-//! `version_hash` and `took_ns`, or `reason` and `error`. All other messages: none.
+//! `version_hash` and `took_ns`, or `reason` and `error`, which is cut where the array would not fit. All other
+//! messages: none.
 //!
 //! # Encodings
 //! Where the wire is the latency, float32 tensors may travel as fewer bytes. `OpenEncoded` lists

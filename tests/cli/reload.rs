@@ -76,6 +76,11 @@ fn a_signal_and_the_command_read_the_models_again() {
     answers(&scratch, &address);
     let text = run(&["stats", "--connect", &address]).ok().out;
     assert!(text.contains("version 4 (") && text.contains("fixed 1, load 2"), "{text}");
+    // A reason that fits no frame is cut: what came of it is told all the same.
+    scratch.fake("echo", 5, &format!("{} = 1", "k".repeat(70_000)));
+    let said = reload(&address, &["--json"]).says(5, "line 2: unknown key `kkk");
+    let error = said.json()[0]["error"].as_str().unwrap().to_string();
+    assert!(error.ends_with(" bytes more"), "{}", &error[error.len() - 100..]);
     reload(&address, &["other"])
         .says(5, "unknown_model: no model is named \"other\"; there are: echo");
     reload(&address, &[""]).says(2, "a value is required");

@@ -1,6 +1,7 @@
 use super::*;
 use crate::engine::fake::{FakeCompute, FakeEngine, FakeFault};
 use crate::engine::{Description, Engine, EngineError, EngineKind, Instance, PlanIndex, RunError};
+use crate::limits::{FRAME_BODY_BYTES_MAX, MODEL_NAME_LEN_MAX, MODELS_MAX};
 use crate::model::signature::{Signature, TensorSpec};
 use crate::runtime::{InferError, ModelHandle, ModelSetup, Pending};
 use crate::sys::affinity;
@@ -537,4 +538,47 @@ fn memory_that_is_not_there_is_an_error_with_both_numbers() {
     let text = error.to_string();
     assert!(text.contains("loading takes 1001 bytes at the least, 1000 are there"), "{text}");
     assert_eq!(error.reason(), "memory");
+}
+
+#[test]
+fn what_came_of_every_model_fits_an_answer_however_long_the_reasons_are() {
+    let name = |n: usize| format!("{n:0>MODEL_NAME_LEN_MAX$}");
+    let refusal = |n, reason: &str| ReloadError::Instance { model: name(n), reason: reason.into() };
+    let read = |results| {
+        let text = told(results);
+        assert!(text.len() <= FRAME_BODY_BYTES_MAX, "{}", text.len());
+        serde_json::from_str::<Vec<serde_json::Value>>(&text).unwrap()
+    };
+    // What fits is told whole.
+    let long = "x".repeat(60_000);
+    let alone = read(vec![(name(0), Err(refusal(0, &long)))]);
+    assert_eq!(alone[0]["error"], refusal(0, &long).to_string());
+    // Characters of one byte, of several, and those that JSON writes in two and in six.
+    for piece in ["x", "\u{e9}\u{20ac}", "\"\n", "\u{1}"] {
+        let reason = |n| if n == 1 { "short".to_string() } else { piece.repeat(70_000) };
+        let mut results: Vec<_> =
+            (0..MODELS_MAX).map(|n| (name(n), Err(refusal(n, &reason(n))))).collect();
+        let (version_hash, took_ns) = (Some("f".repeat(64)), Nanos(u64::MAX));
+        let (model, version) = (name(2), u64::MAX);
+        results[2].1 = Ok(Reloaded { model, changed: true, version, version_hash, took_ns });
+        let all = read(results);
+        assert_eq!(all.len(), MODELS_MAX);
+        for (n, model) in all.iter().enumerate() {
+            assert_eq!((&model["model"], &model["ok"]), (&name(n).into(), &(n == 2).into()));
+            let whole = refusal(n, &reason(n)).to_string();
+            match n {
+                1 => assert_eq!(model["error"], whole),
+                2 => assert_eq!(model["version"], u64::MAX),
+                _ => {
+                    assert_eq!(model["reason"], "instance");
+                    let error = model["error"].as_str().unwrap();
+                    let (start, more) = error.rsplit_once(" ... and ").unwrap();
+                    assert!(whole.starts_with(start), "{error}");
+                    assert_eq!(more, format!("{} bytes more", whole.len() - start.len()));
+                    // No more is cut than must be.
+                    assert!(model.to_string().len() > 2_030, "{error}");
+                }
+            }
+        }
+    }
 }
