@@ -18,7 +18,7 @@
 Addresses are "unix:PATH" or "tcp:HOST:PORT". `connect(address, key=b"...")` answers the challenge of
 a server with a pre-shared key. Inputs are bytes-like objects of raw little-endian elements, `rows`
 rows each, in the model's order; numpy arrays are bytes-like. The server's errors are raised as
-`ServerError` with `number`, `name`, `text`, `a` and `b`.
+`ServerError` with `number`, `name`, `text`, `a` and `b`; its goodbye as `ShuttingDown`.
 
 Run as a program: `python3 corelane.py ADDRESS` lists the models and the statistics.
 """
@@ -60,6 +60,13 @@ class ServerError(Exception):
         self.number, self.text, self.a, self.b = number, text, a, b
         self.name = ERROR_NAMES.get(number, "error_%d" % number)
         super().__init__("%s: %s" % (self.name, text))
+
+
+class ShuttingDown(ConnectionError):
+    """The server has said goodbye: it has answered all that it had accepted, and accepts nothing more."""
+
+    def __init__(self):
+        super().__init__("the server is shutting down")
 
 
 class _Closed(ConnectionError):
@@ -258,6 +265,7 @@ class Client:
     def __init__(self, sock, key=None, name="python"):
         self._sock, self._buffer, self._next_id = sock, bytearray(), 1
         self._models, self._done = {}, {}  # by id: model of a request in flight; finished replies
+        self._told_goodbye = False
         self._write(b"\0" + bytes(VERSIONS) + _text(name))
         number, reader, _ = self._frame()
         if number == 1:
@@ -424,8 +432,6 @@ class Client:
     def _reply(self, id):
         while id not in self._done:
             number, reader, payload = self._frame()
-            if number == 9:
-                raise ConnectionError("the server says goodbye")
             self._done[reader.varint()] = (number, reader, payload)
         return self._done.pop(id)
 
@@ -476,8 +482,6 @@ class Client:
         try:
             while True:
                 number, reader, payload = self._frame()
-                if number == 9:
-                    raise ConnectionError("the server says goodbye")
                 self._done[reader.varint()] = (number, reader, payload)
         except _Closed:
             pass
@@ -489,6 +493,8 @@ class Client:
             except ConnectionResetError:
                 data = b""
             if not data:
+                if self._told_goodbye:
+                    raise ShuttingDown
                 raise _Closed("the server closed the connection")
             self._buffer += data
 
@@ -506,6 +512,9 @@ class Client:
         number = reader.byte()
         if number == 4 and not reader.byte():  # an error of the connection
             raise self._error(reader)
+        if number == 9:
+            self._told_goodbye = True
+            raise ShuttingDown
         return number, reader, payload
 
 

@@ -55,6 +55,8 @@ pub struct Client {
     pool: Vec<Vec<u8>>,
     /// The connection's own error, said before it closes.
     last_words: Option<ServerError>,
+    /// Whether the server has said goodbye.
+    told_goodbye: bool,
 }
 
 impl Client {
@@ -74,6 +76,7 @@ impl Client {
             done: Vec::new(),
             pool: Vec::new(),
             last_words: None,
+            told_goodbye: false,
         };
         let mut head = [0; HEAD_BYTES_MAX];
         let n = client.session.hello(&client.options.name, &mut head)?;
@@ -82,6 +85,8 @@ impl Client {
         loop {
             match client.session.state() {
                 State::Ready => return Ok(client),
+                // It came together with the answer to the hello.
+                State::Leaving => return Err(ClientError::ShuttingDown),
                 State::Challenged { nonce } => {
                     let key = client.options.key.as_ref().ok_or(ClientError::KeyWanted)?;
                     let n = client.session.auth(key.prove(&nonce), &mut head)?;
@@ -112,25 +117,23 @@ impl Client {
                         let after = self.options.timeout.unwrap_or_default();
                         return Err(ClientError::TimedOut { after });
                     }
-                    self.receive_now()?;
+                    self.receive_once(false)?;
                 }
                 Err(error) => {
                     // The server may have said why before it closed.
-                    let _ = self.receive_now();
-                    return Err(match self.last_words.take() {
-                        Some(words) => ClientError::Server(words),
-                        None => error.into(),
-                    });
+                    while self.read(false).is_ok() {}
+                    return Err(self.ended(error.into()));
                 }
             }
         }
         Ok(())
     }
 
-    /// Reads what is there without waiting.
-    fn receive_now(&mut self) -> Result<(), ClientError> {
-        match self.read(false) {
+    /// Reads once, if there is something, and takes it in; `wait`: for that, as long as the receive timeout says.
+    fn receive_once(&mut self, wait: bool) -> Result<(), ClientError> {
+        match self.read(wait) {
             Err(ClientError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            Err(error @ ClientError::Closed) => Err(self.ended(error)),
             result => result,
         }
     }
@@ -155,10 +158,7 @@ impl Client {
             self.stream.set_recv_timeout(None)?;
             self.recv_timeout = None;
         }
-        match self.read(true) {
-            Err(ClientError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
-            result => result,
-        }
+        self.receive_once(true)
     }
 
     /// Reads once, and takes in what came.
@@ -169,7 +169,7 @@ impl Client {
         {
             let n = self.stream.recv(&mut payload[*here..*here + remaining], wait)?;
             if n == 0 {
-                return Err(self.closed());
+                return Err(ClientError::Closed);
             }
             *here += n;
             self.session.payload_taken(n as u32);
@@ -190,14 +190,27 @@ impl Client {
         let ask = if self.long_payloads { room.len().min(HEAD_BYTES_MAX) } else { room.len() };
         let n = self.stream.recv(&mut room[..ask], wait)?;
         if n == 0 {
-            return Err(self.closed());
+            return Err(ClientError::Closed);
         }
         self.end += n;
         self.digest()
     }
 
-    fn closed(&mut self) -> ClientError {
-        self.last_words.take().map_or(ClientError::Closed, ClientError::Server)
+    /// Why the connection ended: what the server said before, else `error`.
+    fn ended(&mut self, error: ClientError) -> ClientError {
+        match (self.last_words.take(), error) {
+            (Some(words), _) => ClientError::Server(words),
+            (None, ClientError::Closed) if self.told_goodbye => ClientError::ShuttingDown,
+            (None, error) => error,
+        }
+    }
+
+    /// Why a request can't be sent.
+    fn unsent(&self, error: SessionError) -> ClientError {
+        match error {
+            SessionError::WrongState if self.told_goodbye => ClientError::ShuttingDown,
+            error => error.into(),
+        }
     }
 
     fn finish_current(&mut self) {
@@ -226,6 +239,7 @@ impl Client {
                 }
                 Some(Event::Reply { reply, payload_len }) => {
                     self.long_payloads = payload_len as usize > READ_BYTES / 4;
+                    self.told_goodbye |= matches!(reply, Reply::Goodbye);
                     let id = reply.id();
                     let outcome = match reply {
                         Reply::Answer { rows, receipt, .. } => Outcome::Answer { rows, receipt },
@@ -289,7 +303,8 @@ impl Client {
         ) -> Result<(RequestId, usize), SessionError>,
     ) -> Result<(Outcome, Vec<u8>), ClientError> {
         let mut head = [0; HEAD_BYTES_MAX];
-        let (id, n) = write(&mut self.session, &mut head)?;
+        let written = write(&mut self.session, &mut head);
+        let (id, n) = written.map_err(|e| self.unsent(e))?;
         self.send(&head[..n], &[])?;
         let deadline = self.deadline();
         self.reply(id, deadline)
@@ -360,7 +375,8 @@ impl Client {
     /// Sends an inference.
     pub fn submit_with(&mut self, request: Infer, payload: &[u8]) -> Result<Ticket, ClientError> {
         let mut head = [0; HEAD_BYTES_MAX];
-        let (id, n) = self.session.infer(request, payload.len(), &mut head)?;
+        let written = self.session.infer(request, payload.len(), &mut head);
+        let (id, n) = written.map_err(|e| self.unsent(e))?;
         self.send(&head[..n], payload)?;
         Ok(Ticket(id))
     }
@@ -421,7 +437,8 @@ impl Client {
     /// its answer.
     pub fn cancel(&mut self, ticket: Ticket) -> Result<(), ClientError> {
         let mut head = [0; HEAD_BYTES_MAX];
-        let n = self.session.cancel(ticket.0, &mut head)?;
+        let written = self.session.cancel(ticket.0, &mut head);
+        let n = written.map_err(|e| self.unsent(e))?;
         self.send(&head[..n], &[])
     }
     /// Requests whose end was not handed out yet: in flight, or ended with an answer that came together
@@ -483,14 +500,17 @@ impl Client {
     /// returns the answers that nobody waited for.
     #[allow(clippy::type_complexity)]
     pub fn goodbye(mut self) -> Result<Vec<(Ticket, Result<Answer, ServerError>)>, ClientError> {
-        let mut head = [0; HEAD_BYTES_MAX];
-        let n = self.session.goodbye(&mut head)?;
-        self.send(&head[..n], &[])?;
+        // A server that has said it already reads no more.
+        if !self.told_goodbye {
+            let mut head = [0; HEAD_BYTES_MAX];
+            let n = self.session.goodbye(&mut head)?;
+            self.send(&head[..n], &[])?;
+        }
         let deadline = self.deadline();
         loop {
             match self.receive(deadline) {
                 Ok(()) => {}
-                Err(ClientError::Closed) => break,
+                Err(ClientError::Closed | ClientError::ShuttingDown) => break,
                 Err(error) => return Err(error),
             }
         }

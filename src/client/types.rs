@@ -50,6 +50,8 @@ pub enum ClientError {
     },
     /// The server closed the connection.
     Closed,
+    /// The server has said goodbye: it has answered all that it had accepted, and accepts nothing more.
+    ShuttingDown,
     /// The server refused the request, or reports that it failed.
     Server(ServerError),
     /// The conversation broke, or the request is not allowed now.
@@ -77,6 +79,7 @@ impl std::fmt::Display for ClientError {
             ClientError::Io(error) => write!(f, "the connection failed: {error}"),
             ClientError::TimedOut { after } => write!(f, "no answer within {after:?}"),
             ClientError::Closed => f.write_str("the server closed the connection"),
+            ClientError::ShuttingDown => f.write_str("the server is shutting down"),
             ClientError::Server(error) => write!(f, "{error}"),
             ClientError::Session(error) => write!(f, "{error}"),
             ClientError::Body => f.write_str("a payload of the server is damaged"),
@@ -122,9 +125,10 @@ impl From<SessionError> for ClientError {
 }
 
 impl ClientError {
-    /// The code of a server's error.
+    /// The code of a server's error, and of its goodbye.
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
+            ClientError::ShuttingDown => Some(ErrorCode::ShuttingDown),
             ClientError::Server(error) => error.code(),
             _ => None,
         }

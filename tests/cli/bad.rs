@@ -2,6 +2,9 @@
 
 use crate::support::{Scratch, model, run};
 use corelane::units::DType;
+use corelane::wire::{self, HEAD_BYTES_MAX, Reply, ServerLimits};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
 
 #[test]
 fn exit_codes_are_documented() {
@@ -165,4 +168,28 @@ fn servers_that_are_not_there_are_4() {
     // A port that was free a moment ago.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     run(&["stats", "--connect", &format!("tcp:127.0.0.1:{port}")]).says(4, "Connection refused");
+}
+
+#[test]
+fn a_server_that_says_goodbye_has_refused() {
+    let scratch = Scratch::new();
+    let input = format!("{}/golden/input_0.npy", model("mlp"));
+    let path = scratch.path("s.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    // It lets one in and leaves, in one piece.
+    let serving = std::thread::spawn(move || {
+        let limits = ServerLimits { payload_bytes_max: 1000, in_flight_max: 3, models: 1 };
+        let mut said = Vec::new();
+        for reply in [Reply::HelloOk { version: wire::VERSION_MAX, limits }, Reply::Goodbye] {
+            let mut head = [0; HEAD_BYTES_MAX];
+            let n = wire::encode_head(&reply, 0, &mut head).unwrap();
+            said.extend_from_slice(&head[..n]);
+        }
+        let (mut stream, _) = listener.accept().unwrap();
+        assert!(stream.read(&mut [0; 64]).unwrap() > 0);
+        stream.write_all(&said).unwrap();
+    });
+    let address = format!("unix:{path}");
+    run(&["infer", "mlp", &input, "--connect", &address]).says(5, "the server is shutting down");
+    serving.join().unwrap();
 }

@@ -399,7 +399,7 @@ fn load(address: &Address, client: u8, answers: &AtomicU64, refused: &AtomicU64)
                 going = false;
             }
             // Whatever was sent after the server stopped reading was never accepted.
-            Err(ClientError::Closed | ClientError::Io(_)) => return,
+            Err(ClientError::Closed | ClientError::ShuttingDown | ClientError::Io(_)) => return,
             Err(ClientError::Session(_)) => return,
             Err(ClientError::Server(error)) => {
                 assert_eq!(error.code(), Some(ErrorCode::ShuttingDown), "{error}");

@@ -232,8 +232,41 @@ def waits_to_be_let_in(address):
         sock.close()
 
 
+left = threading.Event()
+
+
+def shuts_down(listener, at_once):
+    """Says goodbye to whom it has let in; hears what is said then, or is gone at once."""
+    sock, _ = listener.accept()
+    with sock:
+        hello(sock)
+        sock.sendall(frame(b"\x09"))
+        if at_once:
+            sock.close()
+            return left.set()
+        sock.shutdown(socket.SHUT_WR)
+        left.set()
+        while sock.recv(1000):
+            pass
+
+
+def is_told_goodbye(address):
+    with corelane.connect(address) as client:
+        assert left.wait(30)
+        left.clear()
+        for _ in range(2):
+            try:
+                client.ping()
+            except corelane.ShuttingDown as error:
+                assert str(error) == "the server is shutting down"
+            else:
+                raise AssertionError("it had said goodbye")
+
+
 played(turns_away, is_turned_away)
 played(closes_in_mid_request, is_told_in_mid_request)
 played(lets_one_in, waits_to_be_let_in, backlog=0)
+for at_once in (False, True):
+    played(lambda listener: shuts_down(listener, at_once), is_told_goodbye)
 
 print("all is well")

@@ -2,11 +2,13 @@
 
 use crate::lone::{Gate, WAIT, gated};
 use crate::support::*;
-use corelane::client::{Client, ClientError, Infer, Model, Options};
+use corelane::client::{Address, Client, ClientError, Infer, Model, Options};
 use corelane::transport::{ServerOptions, UnixOptions};
 use corelane::units::{CloseReason, Micros, Priority, RequestId, Rows};
-use corelane::wire::{ErrorCode, Request};
-use std::os::unix::net::UnixStream;
+use corelane::wire::{self, ErrorCode, HEAD_BYTES_MAX, Reply, Request, ServerLimits};
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 fn with(model: &Model, deadline: u32) -> Infer {
@@ -304,4 +306,59 @@ fn a_server_that_is_dropped_closes_everything() {
     drop(fixture.server.take());
     raw.closed();
     fixture.all_slots_come_back(0);
+}
+
+/// A server that is played here: it answers the hello by `bytes`, and is talked to by its end of the connection.
+fn played(bytes: &[u8]) -> (Result<Client, ClientError>, UnixStream) {
+    let path = socket_path();
+    let listener = UnixListener::bind(&path).unwrap();
+    let bytes = bytes.to_vec();
+    let serving = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        assert!(stream.read(&mut [0; 64]).unwrap() > 0);
+        stream.write_all(&bytes).unwrap();
+        stream
+    });
+    let client = Client::connect(&Address::Unix(path.clone()), Options::default());
+    std::fs::remove_file(&path).unwrap();
+    (client, serving.join().unwrap())
+}
+
+#[test]
+fn a_client_that_was_told_goodbye_says_that_the_server_shuts_down() {
+    let frame = |reply: Reply<'_>| {
+        let mut head = [0; HEAD_BYTES_MAX];
+        let n = wire::encode_head(&reply, 0, &mut head).unwrap();
+        head[..n].to_vec()
+    };
+    let limits = ServerLimits { payload_bytes_max: 1000, in_flight_max: 3, models: 1 };
+    let hello = frame(Reply::HelloOk { version: wire::VERSION_MAX, limits });
+    let goodbye = frame(Reply::Goodbye);
+    let shuts_down = |error: ClientError| {
+        assert!(matches!(error, ClientError::ShuttingDown), "{error:?}");
+        assert_eq!(error.code(), Some(ErrorCode::ShuttingDown));
+        assert_eq!(error.to_string(), "the server is shutting down");
+    };
+    // In one piece with the answer to the hello.
+    let (client, _stream) = played(&[&hello[..], &goodbye].concat());
+    shuts_down(client.unwrap_err());
+    // It crosses a request; the next one is not sent.
+    let (client, mut stream) = played(&hello);
+    let mut client = client.unwrap();
+    stream.write_all(&goodbye).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    shuts_down(client.open("m").unwrap_err());
+    shuts_down(client.ping().unwrap_err());
+    assert!(client.goodbye().unwrap().is_empty());
+    // The server is gone before the request.
+    let (client, mut stream) = played(&hello);
+    let mut client = client.unwrap();
+    stream.write_all(&goodbye).unwrap();
+    drop(stream);
+    shuts_down(client.open("m").unwrap_err());
+    // Without a goodbye all that is known is that it closed.
+    let (client, stream) = played(&hello);
+    drop(stream);
+    let error = client.unwrap().open("m").unwrap_err();
+    assert!(matches!(error, ClientError::Closed), "{error:?}");
 }

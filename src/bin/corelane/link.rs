@@ -39,7 +39,9 @@ pub fn connect_for(
 /// The end after a connection's failure, or a server's refusal.
 pub fn lost(address: &Address, error: &ClientError) -> Exit {
     let code = match error {
-        ClientError::Server(_) | ClientError::KeyWanted => Code::Refused,
+        ClientError::Server(_) | ClientError::ShuttingDown | ClientError::KeyWanted => {
+            Code::Refused
+        }
         _ => Code::Unreachable,
     };
     Exit::new(code, format_args!("{address}: {error}"))
