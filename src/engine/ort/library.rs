@@ -460,4 +460,4 @@ pub(super) fn wait(child: &mut Child, patience: Duration) -> Option<ExitStatus> 
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

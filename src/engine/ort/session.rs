@@ -103,16 +103,14 @@ pub fn available() -> Result<Vec<String>, ort::Error> {
     let mut list: *mut *mut c_char = std::ptr::null_mut();
     let mut count = 0;
     // SAFETY: both are written by the call.
-    unsafe {
-        ort::Error::result_from_status((ort::api().GetAvailableProviders)(&mut list, &mut count))?
-    };
+    unsafe { checked((ort::api().GetAvailableProviders)(&mut list, &mut count))? };
     let mut names = Vec::new();
     for n in 0..usize::try_from(count).unwrap_or(0) {
         // SAFETY: the list has `count` texts that end in 0, until it is released below.
         names.push(unsafe { CStr::from_ptr(*list.add(n)) }.to_string_lossy().into_owned());
     }
     // SAFETY: it is what was given, released once.
-    unsafe { ort::Error::result_from_status((ort::api().ReleaseAvailableProviders)(list, count))? };
+    unsafe { checked((ort::api().ReleaseAvailableProviders)(list, count))? };
     Ok(names)
 }
 
@@ -274,8 +272,8 @@ impl Recipe {
 /// What is asked of provider `cuda`.
 fn cuda(settings: &OrtSettings, graphs: bool) -> ep::CUDA {
     let mut cuda = ep::CUDA::default().with_device_id(device_id(settings.device));
-    if let Some(bytes) = settings.gpu_memory_bytes_max {
-        cuda = cuda.with_memory_limit(usize::try_from(bytes).unwrap_or(usize::MAX));
+    if let Some(bytes) = memory_bytes_max(settings) {
+        cuda = cuda.with_memory_limit(bytes);
     }
     if graphs {
         cuda = cuda.with_cuda_graph(true);
@@ -286,13 +284,17 @@ fn cuda(settings: &OrtSettings, graphs: bool) -> ep::CUDA {
 /// What is asked of provider `tensorrt`, whatever the precision.
 fn tensorrt(settings: &OrtSettings, graphs: bool) -> ep::TensorRT {
     let mut trt = ep::TensorRT::default().with_device_id(device_id(settings.device));
-    if let Some(bytes) = settings.gpu_memory_bytes_max {
-        trt = trt.with_max_workspace_size(usize::try_from(bytes).unwrap_or(usize::MAX));
+    if let Some(bytes) = memory_bytes_max(settings) {
+        trt = trt.with_max_workspace_size(bytes);
     }
     if graphs {
         trt = trt.with_cuda_graph(true);
     }
     trt
+}
+
+fn memory_bytes_max(settings: &OrtSettings) -> Option<usize> {
+    settings.gpu_memory_bytes_max.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
 fn device_id(device: u32) -> i32 {
@@ -392,8 +394,8 @@ impl Memory {
         // SAFETY: the allocator is alive; both are written by the calls, and are the allocator's own.
         let got = unsafe {
             let api = ort::api();
-            ort::Error::result_from_status((api.AllocatorGetInfo)(allocator.ptr(), &mut info))?;
-            ort::Error::result_from_status((api.MemoryInfoGetName)(info, &mut got))?;
+            checked((api.AllocatorGetInfo)(allocator.ptr(), &mut info))?;
+            checked((api.MemoryInfoGetName)(info, &mut got))?;
             CStr::from_ptr(got).to_string_lossy()
         };
         if got != name {
@@ -510,7 +512,7 @@ impl Tensor {
         // SAFETY: the buffer has as many bytes as the shape asks for, and outlives the value (field
         // order).
         unsafe {
-            ort::Error::result_from_status((ort::api().CreateTensorWithDataAsOrtValue)(
+            checked((ort::api().CreateTensorWithDataAsOrtValue)(
                 memory.ptr(),
                 buffer.start.as_ptr().cast(),
                 bytes,

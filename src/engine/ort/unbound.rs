@@ -93,16 +93,11 @@ impl Unbound {
             // released below.
             unsafe {
                 let api = ort::api();
-                ort::Error::result_from_status((api.GetTensorMutableData)(value.ptr(), &mut bytes))
-                    .map_err(failed)?;
-                ort::Error::result_from_status((api.GetTensorTypeAndShape)(
-                    value.ptr(),
-                    &mut shape,
-                ))
-                .map_err(failed)?;
+                checked((api.GetTensorMutableData)(value.ptr(), &mut bytes)).map_err(failed)?;
+                checked((api.GetTensorTypeAndShape)(value.ptr(), &mut shape)).map_err(failed)?;
                 let count = (api.GetTensorShapeElementCount)(shape, &mut elements);
                 (api.ReleaseTensorTypeAndShapeInfo)(shape);
-                ort::Error::result_from_status(count).map_err(failed)?;
+                checked(count).map_err(failed)?;
             }
             if elements * spec.dtype.size_bytes() != wanted || bytes.is_null() {
                 let message = format!("output {:?} has {elements} elements", spec.name);

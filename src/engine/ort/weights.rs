@@ -7,7 +7,7 @@
 //! model as it is, with these weights.
 
 use super::interface::dtype_of;
-use super::session::{Tensor, engine_error};
+use super::session::{Tensor, checked, engine_error};
 use crate::limits::MODEL_FILE_BYTES_MAX;
 use ort::session::builder::{PrepackedWeights, SessionBuilder};
 use ort::{AsPointer, Error};
@@ -89,7 +89,7 @@ impl Weights {
             // SAFETY: options, name and value are alive; the value outlives the session, as the
             // caller (`session::Live`) keeps `self`.
             unsafe {
-                Error::result_from_status((ort::api().AddInitializer)(
+                checked((ort::api().AddInitializer)(
                     builder.ptr_mut(),
                     name.as_ptr(),
                     tensor.ptr(),

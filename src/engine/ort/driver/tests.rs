@@ -1,7 +1,5 @@
 use super::*;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
+use crate::engine::ort::library::tests::Scratch;
 
 /// What a driver does that has one GPU, whose memory is the host's. The GPU of this thread, the ways to wait,
 /// and streams are kept; a copy without either is an error, as it is with the real one (201, 400).
@@ -47,39 +45,17 @@ int cuMemcpyDtoHAsync_v2(void *to, unsigned long long from, size_t len, void *st
 }
 "#;
 
-/// A library of `code` in a directory of its own; `None` where there is no C compiler.
-fn library(code: &str, stubborn: u8) -> Option<PathBuf> {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let n = COUNT.fetch_add(1, Ordering::Relaxed);
-    let dir = std::env::temp_dir().join(format!("corelane-driver-{}-{n}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
-    let (source, path) = (dir.join("driver.c"), dir.join("libdriver.so"));
-    std::fs::write(&source, code).unwrap();
-    let mut cc = Command::new("cc");
-    cc.args(["-shared", "-fPIC", &format!("-DSTUBBORN={stubborn}"), "-o"]).arg(&path).arg(source);
-    match cc.status() {
-        Ok(status) => {
-            assert!(status.success(), "{cc:?}");
-            Some(path)
-        }
-        Err(e) => {
-            println!("skipped: no C compiler: {e}");
-            None
-        }
-    }
-}
-
-fn open(path: &Path) -> Result<Driver, String> {
+/// A driver of `code`, stubborn or not; `None` where there is no C compiler. It stays open without its file.
+fn open(code: &str, stubborn: u8) -> Option<Result<Driver, String>> {
+    let scratch = Scratch::new();
+    let path = scratch.library("libdriver.so", code, "", &[&format!("-DSTUBBORN={stubborn}")])?;
     let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
-    let driver = Driver::open(&name);
-    // It stays open without its name.
-    let _ = std::fs::remove_dir_all(path.parent().unwrap());
-    driver
+    Some(Driver::open(&name))
 }
 
 /// A driver whose GPU's memory is the host's; `None` where there is no C compiler.
 pub fn made_up() -> Option<&'static Driver> {
-    Some(Box::leak(Box::new(open(&library(CODE, 0)?).unwrap())))
+    Some(Box::leak(Box::new(open(CODE, 0)?.unwrap())))
 }
 
 #[test]
@@ -93,7 +69,7 @@ fn threads_are_made_to_sleep_and_that_is_read_back() {
     driver.sleep_while_waiting(0).unwrap();
     let said = driver.sleep_while_waiting(1).unwrap_err();
     assert!(said.contains("cuDeviceGet failed with 101 made up"), "{said}");
-    let stubborn = open(&library(CODE, 1).unwrap()).unwrap();
+    let stubborn = open(CODE, 1).unwrap().unwrap();
     let said = stubborn.sleep_while_waiting(0).unwrap_err();
     assert!(said.contains("keeps way 1 to wait instead of 4"), "{said}");
 }
@@ -147,10 +123,10 @@ fn a_driver_that_is_none_is_refused_by_what_it_lacks() {
         "{said}"
     );
     let old = CODE.replace("cuDevicePrimaryCtxSetFlags_v2", "cuDevicePrimaryCtxSetFlags");
-    let Some(path) = library(&old, 0) else { return };
-    let said = open(&path).err().unwrap();
+    let Some(driver) = open(&old, 0) else { return };
+    let said = driver.err().unwrap();
     assert!(said.contains("has no cuDevicePrimaryCtxSetFlags_v2"), "{said}");
     let broken = CODE.replace("return flags ? 1 : 0;", "return 100;");
-    let said = open(&library(&broken, 0).unwrap()).err().unwrap();
+    let said = open(&broken, 0).unwrap().err().unwrap();
     assert!(said.contains("cuInit failed with 100 made up"), "{said}");
 }

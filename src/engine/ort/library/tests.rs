@@ -2,10 +2,10 @@ use super::*;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A directory of its own that is gone afterwards.
-struct Scratch(PathBuf);
+pub struct Scratch(PathBuf);
 
 impl Scratch {
-    fn new() -> Scratch {
+    pub fn new() -> Scratch {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("corelane-library-{}-{n}", std::process::id()));
@@ -17,8 +17,8 @@ impl Scratch {
         std::fs::write(&path, content).unwrap();
         path
     }
-    /// A shared library of `code` whose symbols have `version`; `None` where there is no C compiler.
-    fn library(&self, name: &str, code: &str, version: &str, more: &[&str]) -> Option<PathBuf> {
+    /// A shared library of `code` whose symbols have `version`, if any; `None` where there is no C compiler.
+    pub fn library(&self, name: &str, code: &str, version: &str, more: &[&str]) -> Option<PathBuf> {
         let source = self.write("code.c", code);
         let path = self.0.join(name);
         let mut cc = Command::new("cc");
