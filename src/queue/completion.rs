@@ -17,6 +17,10 @@ use ringbuf::traits::{Consumer, Observer, Producer, Split};
 use ringbuf::{HeapCons, HeapProd, HeapRb};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// Between two attempts at a ring that is full.
+const FULL_RING_WAIT: Duration = Duration::from_micros(50);
 
 /// Wakes the I/O thread: an eventfd, written only when the thread may be asleep.
 #[derive(Debug)]
@@ -158,7 +162,8 @@ impl CompletionSender {
             if let Some(waker) = &self.waker {
                 waker.wake_always();
             }
-            std::thread::yield_now();
+            // A yield would keep the I/O thread off a core that it shares with a worker of real-time priority.
+            std::thread::sleep(FULL_RING_WAIT);
         }
     }
 

@@ -139,11 +139,15 @@ impl IdleSet {
         fence(Ordering::SeqCst);
     }
 
-    /// Wakes all of `workers` that sleep.
+    /// Wakes all of `workers` that sleep, each once: one that sleeps again meanwhile has looked.
     pub fn wake_all(&self, workers: u64) {
         // Partner: the fence in `announce`. Who attends looks by itself, as after `wake_one`.
         fence(Ordering::SeqCst);
-        while self.wake_parked(workers).is_some() {}
+        let mut left = workers;
+        // A worker of a higher priority on the caller's core is back asleep before the next turn.
+        while let Some(worker) = self.wake_parked(left) {
+            left &= !(1 << worker);
+        }
     }
 
     /// Sleeping workers, as bits; a statistic.

@@ -30,6 +30,25 @@ fn ring_is_fifo_and_bounded() {
 }
 
 #[test]
+fn who_sleeps_again_is_not_woken_again() {
+    // As a worker of a higher priority on the same core does: it runs at once and sleeps before the caller goes on.
+    use std::sync::{OnceLock, Weak};
+    let (at, pokes) = (Arc::new(OnceLock::<Weak<IdleSet>>::new()), Arc::new(AtomicU64::new(0)));
+    let (poked, counted) = (at.clone(), pokes.clone());
+    let idle = Arc::new(IdleSet::new(2).poked_by(move || {
+        assert!(counted.fetch_add(1, Ordering::Relaxed) < 3, "woken over and over");
+        poked.get().unwrap().upgrade().unwrap().announce_in_seat(0);
+    }));
+    at.set(Arc::downgrade(&idle)).unwrap();
+    idle.announce_in_seat(0);
+    idle.announce(1);
+    idle.wake_all(0b11);
+    assert_eq!(pokes.load(Ordering::Relaxed), 1);
+    assert!(idle.sleep(1, None), "the other one was woken");
+    assert_eq!(idle.parked(), 0b01);
+}
+
+#[test]
 fn ring_loses_and_doubles_nothing_among_threads() {
     const EACH: u32 = 50_000;
     let ring = IndexRing::new(8);
