@@ -141,11 +141,20 @@ fn a_drain_does_not_wait_for_what_is_being_loaded() {
     let mut raw = greet(fixture.raw());
     raw.send(&reload(1, "a"));
     assert_eq!(begins.recv_timeout(PATIENCE).unwrap(), "a");
+    let mut client = fixture.client();
+    let waits = std::thread::spawn(move || client.reload(Some("b")).unwrap_err());
+    fixture.until("both are asked for", |f| {
+        // Hello and request of each.
+        f.server().counters().frames_total.load(std::sync::atomic::Ordering::Relaxed) == 4
+    });
     let server = fixture.server.take().unwrap();
     server.drain();
     raw.expect_error(Some(1), ErrorCode::ShuttingDown, 0, 0);
     assert_eq!(raw.hear(), Heard::Goodbye);
     drop(raw);
+    // What is promised, and no more: the process may end first.
+    let told = waits.join().unwrap().to_string();
+    assert!(told.contains("the server drains, and may end before the reload does"), "{told}");
     server.join();
     // Only now.
     end.send(String::new()).unwrap();

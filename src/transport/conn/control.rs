@@ -83,10 +83,12 @@ impl Conn {
         }
         told
     }
-    /// The server drains: what comes of a reload is not told any more.
+    /// The server drains: what comes of a reload is not told any more, nor is one waited for that is carried out.
     pub fn reload_is_not_waited_for(&mut self, core: &Core) {
         if let Some((id, _)) = self.power.reload.take() {
-            let text = format_args!("the server drains; a reload that has begun is carried out");
+            let text = format_args!(
+                "the server drains, and may end before the reload does; its next start reads the files anew"
+            );
             self.error(core, Some(id), ErrorCode::ShuttingDown, (0, 0), text);
         }
     }
