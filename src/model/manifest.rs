@@ -20,7 +20,7 @@
 //! | `default_priority` | `priority_levels` | level of requests without one |
 //! | `weight` | 1 | share against other models on the same worker |
 //! | `labels` | none | class names: a list, or a file with one a line |
-//! | `arena_bytes_max` | 1 GiB | intermediates on one worker, all batch sizes (engine `tract`: any one tensor) |
+//! | `arena_bytes_max` | 1 GiB | intermediates on one worker, all batch sizes, and outputs (engine `tract`: any one tensor) |
 //! | `model_warmup` | 1 | runs of each batch size before a worker is ready, besides those it times |
 //! | `tolerance` | 1e-5 | allowed difference from goldens, over the largest value |
 //! | `isa` | the best that the processor has | whose kernels engine `plan` takes: `"portable"`, `"avx2"`, `"avx512"`, `"neon"` or `"neon32"`; one that the processor lacks is an error |

@@ -192,25 +192,83 @@ fn what_constants_make_is_bounded() {
 /// A number in a file can make a small tensor a large one, within what any may take.
 #[test]
 fn what_the_arena_has_no_room_for_is_not_run() {
-    let pads = integers("p", &[4], &[0, 0, 0, 1 << 20]);
-    let nodes = [pads, n("Pad", &["x", "p"], "wide"), n("ReduceMax", &["wide"], "y")];
+    let pads = || integers("p", &[4], &[0, 0, 0, 1 << 20]);
     let any = Message::default().bytes(1, "y");
-    let bytes = model(&nodes, &[tensor("x", &FOUR)], &[any]);
-    let load = |kind, arena_bytes_max| {
+    let file = |nodes: &[Message]| model(nodes, &[tensor("x", &FOUR)], &[any.clone()]);
+    let within = [pads(), n("Pad", &["x", "p"], "wide"), n("ReduceMax", &["wide"], "y")];
+    // Outputs lie outside the arena.
+    let (inner, outer) = (file(&within), file(&[pads(), n("Pad", &["x", "p"], "y")]));
+    let load = |bytes: &[u8], kind, arena_bytes_max| {
         let (bind_axes, bind_inputs) = (&[][..], &[][..]);
-        let (bytes, batch_sizes) = (&bytes[..], &[1][..]);
+        let batch_sizes = &[1][..];
         engine::load(
             kind,
             &LoadRequest { bytes, batch_sizes, bind_axes, bind_inputs, arena_bytes_max },
         )
     };
-    for kind in [EngineKind::Plan, EngineKind::Tract] {
-        assert!(load(kind, 8 << 20).is_ok(), "{}", kind.name());
-        let error = load(kind, 1 << 20).err().expect("4 MiB are too much");
+    for (bytes, kind) in [&inner, &outer]
+        .iter()
+        .flat_map(|bytes| [EngineKind::Plan, EngineKind::Tract].map(|kind| (bytes, kind)))
+    {
+        assert!(load(bytes, kind, 8 << 20).is_ok(), "{}", kind.name());
+        let error = load(bytes, kind, 1 << 20).err().expect("4 MiB are too much");
         assert_eq!(error.kind(), EngineErrorKind::Limit, "{error}");
         let text = error.to_string();
         for part in ["arena_bytes_max", "1048576", "41943"] {
             assert!(text.contains(part), "{}: no {part:?} in {text:?}", kind.name());
         }
     }
+}
+
+#[test]
+fn quantisation_of_other_forms_says_what_it_has_and_what_is_supported() {
+    let unsupported = EngineErrorKind::UnsupportedOperator;
+    let scale = || floats("s", &[], &[0.5]);
+    let zero = |elem_type, bytes: usize| constant("z", elem_type, &[], vec![0; bytes]);
+    let quantised = |inputs: &[&str], q: fn(Message) -> Message| {
+        let back = named("DequantizeLinear", "back", &["q", "s", "z8"], &["y"]);
+        [constant("z8", 3, &[], [0]), q(named("QuantizeLinear", "quantise", inputs, &["q"])), back]
+    };
+    let same = |m| m;
+    let of_q = |more: &[Message], inputs: &[&str], q| {
+        of(&[&[scale()], more, &quantised(inputs, q)[..]].concat())
+    };
+    let blocked = |m| with_int(with_int(m, "axis", 1), "block_size", 32);
+    refused(
+        "blocks",
+        &of_q(&[zero(3, 1)], &["x", "s", "z"], blocked),
+        unsupported,
+        &["QuantizeLinear", "block_size = 32", "one scale for the whole tensor", "\"quantise\""],
+    );
+    refused(
+        "16 bits",
+        &of_q(&[zero(5, 2)], &["x", "s", "z"], same),
+        unsupported,
+        &["zero point of element type int16", "uint8 or int8 is supported", "\"quantise\""],
+    );
+    refused(
+        "8 bits by an attribute alone",
+        &of_q(&[], &["x", "s"], |m| with_int(m, "output_dtype", 3)),
+        unsupported,
+        &["output_dtype = int8", "zero point of that type", "\"quantise\""],
+    );
+    refused(
+        "half a scale",
+        &of_q(&[constant("h", 10, &[], [0, 0x38]), zero(3, 1)], &["x", "h", "z"], same),
+        unsupported,
+        &["scale of element type float16", "float is supported", "\"quantise\""],
+    );
+    let wide = [
+        scale(),
+        constant("w", 5, &[4], [1, 0, 2, 0, 3, 0, 4, 0]),
+        named("DequantizeLinear", "weights", &["w", "s"], &["v"]),
+        n("Add", &["x", "v"], "y"),
+    ];
+    refused(
+        "weights of 16 bits",
+        &of(&wide),
+        unsupported,
+        &["input of element type int16", "uint8 or int8 or int32 is supported", "\"weights\""],
+    );
+    assert!(load(EngineKind::Plan, &of_q(&[zero(3, 1)], &["x", "s", "z"], same), &[1, 2]).is_ok());
 }

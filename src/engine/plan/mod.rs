@@ -58,8 +58,8 @@ pub fn load(request: &LoadRequest<'_>) -> Result<Box<dyn Engine>, EngineError> {
 /// Loads a model with the kernels of `isa`.
 ///
 /// # Errors
-/// What [`front::parse`] refuses; `Limit` where shapes overflow or the largest arena is over
-/// `arena_bytes_max` (nothing of it is allocated then); `UnsupportedOperator` where neither a kernel
+/// What [`front::parse`] refuses; `Limit` where shapes overflow, or the largest arena or all outputs together are
+/// over `arena_bytes_max` (nothing of them is allocated then); `UnsupportedOperator` where neither a kernel
 /// nor tract can run a node, or this processor lacks `isa`.
 pub fn load_with(request: &LoadRequest<'_>, isa: Isa) -> Result<PlanEngine, EngineError> {
     let kernels = Kernels::new(isa)
@@ -88,15 +88,18 @@ pub fn load_with(request: &LoadRequest<'_>, isa: Isa) -> Result<PlanEngine, Engi
             lower::lower(&graph, batch, &mut shared)
         })?;
         drop(typed);
-        let bytes = plan.arena_bytes();
-        if bytes > request.arena_bytes_max {
-            return Err(EngineError::new(
-                EngineErrorKind::Limit,
-                format!(
-                    "batch size {batch} needs an arena of {bytes} bytes, the limit (arena_bytes_max) is {}",
-                    request.arena_bytes_max
-                ),
-            ));
+        // Outputs lie outside the arena, and a number in the file can make them as large.
+        let outputs = plan.output_words.iter().sum::<usize>() * size_of::<f32>();
+        for (what, bytes) in [("an arena", plan.arena_bytes()), ("outputs", outputs)] {
+            if bytes > request.arena_bytes_max {
+                return Err(EngineError::new(
+                    EngineErrorKind::Limit,
+                    format!(
+                        "batch size {batch} needs {what} of {bytes} bytes, the limit (arena_bytes_max) is {}",
+                        request.arena_bytes_max
+                    ),
+                ));
+            }
         }
         plans.push(plan);
     }

@@ -9,6 +9,8 @@ mod bind;
 mod bounds;
 #[path = "front/numerics.rs"]
 pub mod numerics;
+#[path = "front/quantized.rs"]
+mod quantized;
 #[path = "front/recurrent.rs"]
 mod recurrent;
 #[path = "front/verify.rs"]

@@ -1,7 +1,7 @@
 //! What is wrong with a file, or would be read over, before the graph library sees it, and what is wrong
 //! with a typed graph before anything of its size is made.
 
-use super::{dtype_of, internal, recurrent};
+use super::{dtype_of, internal, quantized, recurrent};
 use crate::engine::{EngineError, EngineErrorKind};
 use crate::limits::{GRAPH_NODES_COUNT_MAX, GRAPH_TENSOR_BYTES_MAX};
 use std::collections::HashSet;
@@ -70,6 +70,7 @@ pub(super) fn file(model: &ModelProto) -> Result<(), EngineError> {
         }
         names(graph)?;
         graph.initializer.iter().try_for_each(|t| stored(t, &t.name))?;
+        quantized::refuse_other_forms(graph)?;
         for node in &graph.node {
             self::node(node)?;
             for attribute in &node.attribute {
