@@ -235,7 +235,7 @@ impl Io {
         self.take_completions();
         for at in 0..self.conns.len() as u16 {
             let conn = &self.conns[at as usize];
-            conn.give_up(&self.core, at, conn.replies.unsent_ends());
+            conn.give_up(&self.core, at, conn.untaken_ends());
             self.close(at);
             while self.conns[at as usize].link.is_some() {
                 // A worker is just sending there; it tells when it has.

@@ -78,6 +78,17 @@ impl Link {
     pub fn buffered_bytes_max(&self) -> usize {
         if matches!(self, Link::Serial(_)) { SERIAL_BUFFER_BYTES } else { 0 }
     }
+    /// The end of a request is all taken, `back` bytes before the last that was.
+    pub fn end_is_taken(&self, back: usize) {
+        if let Link::Serial(end) = self {
+            end.end_is_taken(back);
+        }
+    }
+    /// Ends of requests that were taken here, and that the peer is known not to have. A socket's are the
+    /// kernel's to deliver.
+    pub fn unacked_ends(&self) -> usize {
+        if let Link::Serial(end) = self { end.unacked_ends() } else { 0 }
+    }
     /// Says that nothing more will be written.
     pub fn finish(&self) {
         match self {

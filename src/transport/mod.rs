@@ -313,7 +313,9 @@ pub struct TransportCounters {
     /// Connections whose timers were looked at.
     pub timer_looks_total: AtomicU64,
     /// Ends of accepted requests, most of them answers, that were given up: their reader took nothing for
-    /// too long, or the server stopped before they were sent.
+    /// too long, or the server stopped before they were sent. On a serial line, also those that were sent and not
+    /// acknowledged when the peer had been silent for too long, or the server stopped. A peer that leaves, or a port
+    /// that fails, gives nothing up.
     pub answers_given_up_total: AtomicU64,
     /// Slots taken back from payloads that came too slowly, for other requests.
     pub slots_reclaimed_total: AtomicU64,

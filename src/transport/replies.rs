@@ -205,7 +205,7 @@ impl Replies {
                 Ok(n) => {
                     progress = true;
                     bump(&counters.sent_bytes_total, n as u64);
-                    self.advance(n);
+                    self.advance(n, link);
                     if n < total {
                         // The rest would only be refused: a stream takes what it has room for.
                         self.spill();
@@ -222,8 +222,9 @@ impl Replies {
         Ok(Flushed::All)
     }
 
-    /// Counts `n` bytes as sent, in the order in which [`flush`](Self::flush) gathers.
-    fn advance(&mut self, mut n: usize) {
+    /// Counts `n` bytes as sent over `link`, in the order in which [`flush`](Self::flush) gathers, and tells it
+    /// where ends of requests end.
+    fn advance(&mut self, mut n: usize, link: &Link) {
         if self.sent > 0
             && let Some(first) = self.endings.front()
         {
@@ -235,10 +236,11 @@ impl Replies {
             n -= rest;
             self.sent = 0;
             self.endings.pop_front();
+            link.end_is_taken(n);
         }
         let replies = n.min(self.end - self.start);
         n -= replies;
-        self.advance_replies(replies);
+        self.advance_replies(replies, |back| link.end_is_taken(n + back));
         while n > 0
             && let Some(first) = self.endings.front()
         {
@@ -248,15 +250,16 @@ impl Replies {
             }
             n -= first.len();
             self.endings.pop_front();
+            link.end_is_taken(n);
         }
     }
 
-    fn advance_replies(&mut self, mut n: usize) {
-        if n == self.end - self.start {
-            return self.bytes_are_sent();
-        }
+    /// The same for the replies; `answer_is_taken` is told of each answer among them, and how many of the `n` bytes
+    /// came after it.
+    fn advance_replies(&mut self, mut n: usize, answer_is_taken: impl Fn(usize)) {
+        let all = n == self.end - self.start;
         // Only where the reader is slow: which of them are wholly sent.
-        while n > 0 {
+        while n > 0 && !(all && self.spilled == 0) {
             if self.next.left == 0 {
                 self.next = Next::of(&self.bytes[self.start..self.end]);
             }
@@ -264,7 +267,13 @@ impl Replies {
             self.next.left -= part;
             self.start += part;
             n -= part;
-            self.spilled -= usize::from(self.next.left == 0 && self.next.is_answer);
+            if self.next.left == 0 && self.next.is_answer {
+                self.spilled -= 1;
+                answer_is_taken(n);
+            }
+        }
+        if all {
+            self.bytes_are_sent();
         }
     }
 

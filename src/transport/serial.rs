@@ -1,7 +1,7 @@
 //! A serial port: its terminal, and the link over it.
 
 use super::{BindError, TransportCounters, bump};
-use crate::limits::{LINK_FRAME_BYTES_MAX, SERIAL_BUFFER_BYTES};
+use crate::limits::{FRAME_PREFIX_BYTES, LINK_FRAME_BYTES_MAX, SERIAL_BUFFER_BYTES};
 use crate::sys::sync::Arc;
 use crate::sys::terminal::open_serial;
 use crate::units::{Micros, Nanos};
@@ -22,6 +22,8 @@ const READS_PER_TURN: usize = 16;
 const REOPEN: (Nanos, Nanos) = (Nanos(100_000_000), Nanos(5_000_000_000));
 /// What the peer's and our drivers and adapters may add to the line's own time.
 const LATENCY: Micros = Micros(50_000);
+/// Ends of requests in the bytes that wait for their acknowledgement: each is a frame of its own.
+const UNACKED_ENDS_MAX: usize = SERIAL_BUFFER_BYTES / (FRAME_PREFIX_BYTES + 1);
 
 /// What a turn of a port led to, for its connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -30,6 +32,8 @@ pub(super) struct Turned {
     pub up: bool,
     /// The session is over.
     pub down: bool,
+    /// It is over because the peer was given up: it did not end it.
+    pub given_up: bool,
 }
 
 /// The port's state; used by the I/O thread only.
@@ -40,6 +44,10 @@ pub(super) struct Port {
     /// The peer's stream, not taken by the connection yet; never longer than the room that the peer
     /// was told, so it never grows.
     received: VecDeque<u8>,
+    /// Bytes that the link has taken of connections; wraps.
+    taken: u32,
+    /// Which of them end the end of a request that the peer has not acknowledged, by how many were taken then.
+    unacked_ends: VecDeque<u32>,
     /// Bytes for the terminal that it did not take yet.
     out: [u8; CHUNK],
     out_at: usize,
@@ -92,6 +100,7 @@ impl SerialEnd {
             let more = total - n > port.link.send_room();
             n += port.link.send(buffer, more || n + buffer.len() < total);
         }
+        port.taken = port.taken.wrapping_add(n as u32);
         if n == 0 && total > 0 {
             return Err(io::ErrorKind::WouldBlock.into());
         }
@@ -99,6 +108,17 @@ impl SerialEnd {
     }
     pub fn finish(&self) {
         self.lock().finishing = true;
+    }
+    /// The end of a request is all taken, `back` bytes before the last that was taken.
+    pub fn end_is_taken(&self, back: usize) {
+        let mut port = self.lock();
+        debug_assert!(port.unacked_ends.len() < port.unacked_ends.capacity());
+        let at = port.taken.wrapping_sub(back as u32);
+        port.unacked_ends.push_back(at);
+    }
+    /// Ends of requests that were taken, and that the peer has not acknowledged.
+    pub fn unacked_ends(&self) -> usize {
+        self.lock().unacked_ends.len()
     }
 }
 
@@ -139,6 +159,8 @@ impl Serial {
             fd: Some(fd),
             link,
             received: VecDeque::with_capacity(SERIAL_BUFFER_BYTES),
+            taken: 0,
+            unacked_ends: VecDeque::with_capacity(UNACKED_ENDS_MAX),
             out: [0; CHUNK],
             out_at: 0,
             out_len: 0,
@@ -207,13 +229,25 @@ impl Port {
     /// The connection is gone.
     pub fn release(&mut self) {
         self.link.close();
-        self.received.clear();
-        (self.finishing, self.ended) = (false, false);
+        self.forget();
     }
     fn begin(&mut self) {
-        self.received.clear();
-        (self.finishing, self.ended) = (false, false);
+        self.forget();
         self.tell_room();
+    }
+    fn forget(&mut self) {
+        self.received.clear();
+        self.unacked_ends.clear();
+        (self.finishing, self.ended) = (false, false);
+    }
+    /// Forgets the ends of requests that the peer has acknowledged by now.
+    fn note_acks(&mut self) {
+        let unacked = self.link.unacked_bytes();
+        while let Some(&end) = self.unacked_ends.front()
+            && self.taken.wrapping_sub(end) as usize >= unacked
+        {
+            self.unacked_ends.pop_front();
+        }
     }
     /// Reads the terminal and looks at the clock. `Err`: the terminal is of no more use.
     pub fn receive(&mut self, now: Nanos, counters: &TransportCounters) -> Result<Turned, ()> {
@@ -238,21 +272,29 @@ impl Port {
                 let (taken, event) = self.link.receive(us(now), bytes);
                 bytes = &bytes[taken..];
                 match event {
-                    None => break,
+                    None => {
+                        self.note_acks();
+                        break;
+                    }
                     Some(LinkEvent::Up) => {
-                        turned = Turned { up: true, down: false };
+                        turned = Turned { up: true, ..Turned::default() };
                         self.begin();
                     }
-                    Some(LinkEvent::Down(_)) => turned = Turned { up: false, down: true },
+                    // The peer's doing: it waits for nothing more.
+                    Some(LinkEvent::Down(_)) => {
+                        turned = Turned { down: true, ..Turned::default() };
+                        self.unacked_ends.clear();
+                    }
                     Some(LinkEvent::Data(data)) => {
                         self.received.extend(data);
                         self.tell_room();
+                        self.note_acks();
                     }
                 }
             }
         }
         if self.link.poll(us(now)).is_some() {
-            turned = Turned { up: false, down: true };
+            turned = Turned { down: true, given_up: true, ..Turned::default() };
         }
         if self.finishing && self.link.all_acked() {
             self.link.close();

@@ -2,7 +2,7 @@
 //! flips bits, a device that is unplugged and comes back, a client that restarts.
 
 use crate::lone::{Gate, WAIT, gated};
-use crate::support::{Fixture, Heard, PATIENCE, infer, model, serve_with};
+use crate::support::{Fixture, HELLO, Heard, PATIENCE, frame, infer, model, serve_with, wide};
 use corelane::client::serial::{
     Opening, Port, SerialClient, SerialError, SerialModel, SerialRequest,
 };
@@ -10,8 +10,9 @@ use corelane::client::{self as blocking, Address, Options};
 use corelane::sys::terminal::{hold_open, pseudo_terminal};
 use corelane::transport::{BindError, SerialOptions, ServerOptions};
 use corelane::units::{Micros, Rows};
-use corelane::wire::link::LinkOptions;
+use corelane::wire::link::{Endpoint, LinkEvent, LinkOptions, Role};
 use corelane::wire::{ElementDecoder, Encoding, ErrorCode, Place, Scale, TensorEncoding};
+use corelane::wire::{Reply, parse_head};
 use embedded_time::fraction::Fraction;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
@@ -308,15 +309,125 @@ fn a_drain_waits_for_a_slow_line() {
     let mut client = client_at(SLOW, 9);
     let model = open(&mut client, &mut line, "m").unwrap();
     line.pace = 12;
-    std::thread::scope(|s| {
-        let asked = s.spawn(move || echo(&mut client, &mut line, &model, 5));
+    // Kept, since what a line that is unplugged still holds, such as an acknowledgement, is lost.
+    let _line = std::thread::scope(|s| {
+        let asked = s.spawn(move || (echo(&mut client, &mut line, &model, 5), line));
         let answered = |f: &Fixture| f.runtime.stats().models[0].inference_request_success;
         fixture.until("it is answered", |f| answered(f) == 1);
         fixture.server().drain();
-        asked.join().unwrap().expect("an answer that was sent arrives");
+        let (answered, line) = asked.join().unwrap();
+        answered.expect("an answer that was sent arrives");
+        line
     });
-    fixture.server.take().unwrap().join();
+    let server = fixture.server.take().unwrap();
+    let counters = server.shared_counters();
+    server.join();
+    assert_eq!(counters.answers_given_up_total.load(Ordering::Relaxed), 0);
     assert_eq!(corelane::sys::alloc::hot_calls(), 0);
+}
+
+/// A client that takes in, and acknowledges, no more than the test lets it.
+struct Hand {
+    line: Line,
+    link: Endpoint<[u8; 512], [u8; 2048]>,
+    started: Instant,
+    heard: Vec<u8>,
+}
+
+impl Hand {
+    /// One with a session, that has sent `bytes`, and whose peer has them.
+    fn new(line: Line, bytes: &[u8]) -> Hand {
+        let options = LinkOptions::new(BAUD);
+        let link = Endpoint::new(Role::Initiator, options, [0; 512], [0; 2048], 5).unwrap();
+        let mut hand = Hand { line, link, started: Instant::now(), heard: Vec::new() };
+        hand.link.open(0);
+        while !hand.link.is_up() {
+            hand.turn();
+        }
+        assert_eq!(hand.link.send(bytes, false), bytes.len());
+        hand
+    }
+    /// Says what there is to say, then takes in what has come.
+    fn turn(&mut self) {
+        let now = self.started.elapsed().as_micros() as u64;
+        assert!(now < PATIENCE.as_micros() as u64, "nothing comes");
+        assert_eq!(self.link.poll(now), None);
+        let mut bytes = [0; 64];
+        let n = self.link.transmit(now, &mut bytes);
+        let mut rest = &bytes[..n];
+        while !rest.is_empty() {
+            let n = self.line.write(rest).unwrap();
+            rest = &rest[n..];
+        }
+        let n = self.line.read(&mut bytes).unwrap();
+        if n == 0 {
+            self.line.idle(200);
+        }
+        let mut rest = &bytes[..n];
+        while !rest.is_empty() {
+            let (taken, event) = self.link.receive(now, rest);
+            if let Some(LinkEvent::Data(data)) = event {
+                self.heard.extend(data);
+            }
+            rest = &rest[taken..];
+        }
+    }
+    /// Takes in frames until there are so many answers among them, and acknowledges what it has; answers it got.
+    fn answers(&mut self, wanted: u64) -> u64 {
+        loop {
+            let (mut at, mut answers) = (0, 0);
+            while let Ok(Some(head)) = parse_head(&self.heard[at..]) {
+                at += head.head_len + head.payload_len as usize;
+                let whole = at <= self.heard.len();
+                let is_answer = matches!(Reply::decode(head.header), Ok(Reply::Answer { .. }));
+                answers += u64::from(whole && is_answer);
+                at = at.min(self.heard.len());
+            }
+            if answers >= wanted && !self.link.wants_transmit() {
+                return answers;
+            }
+            self.turn();
+        }
+    }
+}
+
+/// What the client has not acknowledged it may not have, though the server has handed it to the line.
+#[test]
+fn answers_that_a_serial_line_does_not_acknowledge_are_given_up() {
+    const REQUESTS: u32 = 8;
+    // As the server stops, as its time is up, and as the client falls silent.
+    for end in 0..3 {
+        let (line, path) = line();
+        let serial = vec![SerialOptions { path, baud: BAUD, rts_cts: false }];
+        // More in all than the line's buffer holds, with others' answers between.
+        let models = vec![wide("m", 1_500)];
+        let mut fixture = serve_with(models, ServerOptions { serial, ..ServerOptions::default() });
+        let requests = (1..=REQUESTS).flat_map(|id| infer(id, 0, 1, &[7; 8]));
+        let all: Vec<u8> = frame(&HELLO, &[]).into_iter().chain(requests).collect();
+        let mut client = Hand::new(line, &all);
+        let got = client.answers(2);
+        let answered = |f: &Fixture| f.runtime.stats().models[0].inference_request_success;
+        fixture.until("all are answered", |f| answered(f) == u64::from(REQUESTS));
+        let server = fixture.server.take().unwrap();
+        let counters = server.shared_counters();
+        let given_up = || counters.answers_given_up_total.load(Ordering::Relaxed);
+        let left = u64::from(REQUESTS) - got;
+        assert!(left > 0);
+        if end == 2 {
+            while given_up() == 0 {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            assert_eq!(given_up(), left, "{got} were taken");
+            let report = fixture.runtime.drain_with(server, PATIENCE);
+            assert_eq!((report.clean, report.unread), (true, 0), "that was before the drain");
+        } else {
+            let patience = [PATIENCE, Duration::from_millis(100)][end];
+            let report = fixture.runtime.drain_with(server, patience);
+            assert_eq!((report.clean, report.left, report.unread), (false, 0, left));
+            assert_eq!(given_up(), left, "{got} were taken");
+        }
+        assert_eq!(corelane::sys::alloc::hot_calls(), 0);
+    }
 }
 
 #[test]

@@ -167,9 +167,12 @@ impl Conn {
         let passed = |until: Option<Nanos>| until.is_some_and(|until| until <= core.now);
         if passed(self.stall_until) && !self.hung_up {
             count_error(core, ErrorCode::TimedOut);
-            let sent = usize::from(self.perhaps_answered().is_some());
-            self.give_up(core, at, self.ids.len() - sent + self.replies.unsent_ends());
+            self.give_all_up(core, at);
             return Err(Closed);
+        }
+        if passed(self.linger_until) {
+            // What was sent over a line may still not have arrived.
+            self.give_up(core, at, self.untaken_ends());
         }
         if passed(self.stall_until) || passed(self.linger_until) {
             return Err(Closed);
@@ -185,6 +188,17 @@ impl Conn {
             );
         }
         Ok(())
+    }
+
+    /// Ends of accepted requests that are here and that the peer has not taken, as far as can be known.
+    pub fn untaken_ends(&self) -> usize {
+        self.replies.unsent_ends() + self.link.as_ref().map_or(0, Link::unacked_ends)
+    }
+
+    /// [Gives up](Self::give_up) these, and those of requests in flight.
+    pub fn give_all_up(&self, core: &Core, at: u16) {
+        let sent = usize::from(self.perhaps_answered().is_some());
+        self.give_up(core, at, self.ids.len() - sent + self.untaken_ends());
     }
 
     /// Counts and tells `ends` of accepted requests that the peer of this connection, which is the `at`-th, will

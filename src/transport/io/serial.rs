@@ -56,6 +56,11 @@ impl Io {
             if times > 0 {
                 tell(events::Event::LinkResynced { port: i as u8, times });
             }
+            if turned.given_up
+                && let Some(at) = self.serial[i].conn
+            {
+                self.conns[at as usize].give_all_up(&self.core, at);
+            }
             if turned != Turned::default() {
                 self.end_serial(i, turned.down);
             }

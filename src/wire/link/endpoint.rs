@@ -319,7 +319,11 @@ impl<R: AsRef<[u8]> + AsMut<[u8]>, T: AsRef<[u8]> + AsMut<[u8]>> Endpoint<R, T> 
     }
     /// Whether everything that was taken is acknowledged.
     pub fn all_acked(&self) -> bool {
-        self.flow.acked == self.ring.end()
+        self.unacked_bytes() == 0
+    }
+    /// Bytes of the stream that were taken and are not acknowledged.
+    pub fn unacked_bytes(&self) -> usize {
+        self.ring.end().wrapping_sub(self.flow.acked).into()
     }
     /// Says how many bytes of the peer's stream there is room for.
     pub fn set_room(&mut self, bytes: usize) {
