@@ -79,7 +79,7 @@ keys! {
     "runtime" "on_load_error" "\"exit\" or \"serve_others\"" "\"exit\"" "What to do where a model can't be served: say so and stop, or serve the others. The line that says ready, and `stats`, name those that are `not_served`.";
     "runtime" "model_control_mode" "\"none\", \"explicit\" or \"poll\"" "\"none\"" "What makes the server read its models' files again: nothing; SIGHUP or `corelane reload`; or those, and files that changed.";
     "runtime" "repository_poll_secs" "seconds" "15" "How often it looks whether files changed, where `model_control_mode` is `poll`.";
-    "runtime" "drain_timeout_ms" "milliseconds" "10000" "How long SIGTERM waits for accepted requests.";
+    "runtime" "drain_timeout_ms" "milliseconds" "10000" "How long SIGTERM waits for accepted requests. What is printed in the end waits for its readers as long as is left of that, in all, but 2 s at least and 5 s at most.";
     "runtime" "onnxruntime" "path" "ORT_DYLIB_PATH, else libonnxruntime.so beside the program" "ONNX Runtime's shared library, for models with engine ort; relative to the configuration file.";
     "realtime" "scheduler" "\"fifo\", \"rr\" or \"other\"" "as it is" "Scheduling policy of workers and I/O thread. With `fifo` or `rr`, a worker that spins lets nothing else run on its core: use `idle = \"park\"`.";
     "realtime" "priority" "1 to 99" "50" "Priority, where `scheduler` is `fifo` or `rr`; 99 is the highest.";

@@ -231,6 +231,8 @@ pub const LOG_PRINT_BYTES_MAX: usize = 256 * 1024;
 pub const LOG_PRINT_PIECE_BYTES: usize = 4 * 1024;
 /// How long a program that ends waits for a reader who takes nothing, in milliseconds.
 pub const PRINT_PATIENCE_MS_MAX: u64 = 5_000;
+/// How long it waits for such readers at the least, all together, where a drain has left it less, in milliseconds.
+pub const PRINT_PATIENCE_MS_MIN: u64 = 2_000;
 /// Panics that wait to be told.
 pub const PANICS_COUNT_MAX: usize = 8;
 /// Longest text of a panic that is told, with its place, in bytes; it is cut there.
@@ -294,6 +296,7 @@ const _: () = assert!(LINK_SILENCE_MS_MAX >= 4 * LINK_KEEP_ALIVE_MS);
 const _: () = assert!(LOG_RECORD_BYTES_MAX + 2 <= LOG_RING_BYTES_MIN);
 const _: () = assert!(LOG_TEXT_BYTES_MAX <= u16::MAX as usize / 2);
 const _: () = assert!(LOG_HEAD_BYTES_MAX as u64 <= LOG_FILE_BYTES_MIN);
+const _: () = assert!(PRINT_PATIENCE_MS_MIN <= PRINT_PATIENCE_MS_MAX);
 // A worker set is one word.
 const _: () = assert!(WORKERS_MAX <= u64::BITS as usize);
 const _: () = assert!(BATCH_ROWS_MAX <= u16::MAX as usize);

@@ -5,7 +5,7 @@ use super::line::{Body, Format, Line, Wall};
 use super::panics::Panics;
 use super::printer::{self, Printer};
 use super::table::{Level, Table};
-use crate::limits::LOG_PRINT_PIECE_BYTES;
+use crate::limits::{LOG_PRINT_PIECE_BYTES, PRINT_PATIENCE_MS_MAX};
 use crate::sys::clock;
 use crate::sys::records::{self, Found, ThreadName};
 use crate::sys::sync::{Arc, AtomicBool, AtomicU64, Ordering};
@@ -31,6 +31,8 @@ pub struct Output {
     settings: Mutex<Settings>,
     /// Events that were taken out of the rings and can't be read; none, if all is well.
     unread_total: AtomicU64,
+    /// The instant from which on no reader is waited for, in nanoseconds.
+    patience_ends: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -65,6 +67,7 @@ impl Output {
             panics: Panics::new(),
             settings: Mutex::new(Settings { format: Format::Text, file: None }),
             unread_total: AtomicU64::new(0),
+            patience_ends: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -107,11 +110,23 @@ impl Output {
         self.deliver(format, &format!("{text}\n"));
     }
 
-    /// Waits until what was said is printed, for a reader who takes it, at most
-    /// [`PRINT_PATIENCE_MS_MAX`](crate::limits::PRINT_PATIENCE_MS_MAX) for each few kilobytes. Whether it
-    /// is.
+    /// Has the program end: from the instant `at` on no reader is waited for.
+    pub fn end_by(&self, at: Nanos) {
+        self.patience_ends.store(at.0, Ordering::Relaxed);
+    }
+
+    /// How long a reader who takes nothing is waited for, from now on: [`PRINT_PATIENCE_MS_MAX`], or what is left
+    /// of it before the [end](Self::end_by).
+    pub fn patience(&self) -> Duration {
+        let end = Nanos(self.patience_ends.load(Ordering::Relaxed));
+        let left = Duration::from_nanos(end.since(clock::now()).0);
+        left.min(Duration::from_millis(PRINT_PATIENCE_MS_MAX))
+    }
+
+    /// Waits until what was said is printed, for a reader who takes it, at most [`patience`](Self::patience) for
+    /// each few kilobytes. Whether it is.
     pub fn flush(&self) -> bool {
-        self.printer.get().is_none_or(|printer| printer.finish())
+        self.printer.get().is_none_or(|printer| printer.finish(|| self.patience()))
     }
 
     /// Takes a panic of the calling thread, for the keeper to tell: for a panic hook, where

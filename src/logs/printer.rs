@@ -1,7 +1,7 @@
 //! Lines on their way to a reader who may be slow, or gone: one thread waits for him, and nobody else.
 
 use super::line::{Format, Line, Wall};
-use crate::limits::{LOG_PRINT_BYTES_MAX, LOG_PRINT_PIECE_BYTES, PRINT_PATIENCE_MS_MAX};
+use crate::limits::{LOG_PRINT_BYTES_MAX, LOG_PRINT_PIECE_BYTES};
 use crate::sys::clock;
 use crate::sys::sync::Arc;
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -86,16 +86,15 @@ impl Printer {
         self.changed.notify_all();
     }
 
-    /// Waits until all is printed; gives up when the reader takes no piece for
-    /// [`PRINT_PATIENCE_MS_MAX`]. Whether all is printed.
-    pub fn finish(&self) -> bool {
+    /// Waits until all is printed; gives up when the reader takes no piece for as long as `patience` says then.
+    /// Whether all is printed.
+    pub fn finish(&self, patience: impl Fn() -> Duration) -> bool {
         let mut queue = self.queue();
         for _ in 0..PIECES_MAX {
             let printed = queue.printed;
-            let patience = Duration::from_millis(PRINT_PATIENCE_MS_MAX);
             let (now, wait) = self
                 .changed
-                .wait_timeout_while(queue, patience, |q| {
+                .wait_timeout_while(queue, patience(), |q| {
                     q.printed == printed && (q.printing || !q.waiting.is_empty())
                 })
                 .unwrap_or_else(|e| e.into_inner());

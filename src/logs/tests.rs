@@ -535,3 +535,27 @@ fn panics_are_told_by_the_keeper_with_their_place() {
         assert!(said.ends_with(": out of luck"), "{said}");
     }
 }
+
+#[test]
+fn a_program_that_ends_waits_for_its_readers_until_then() {
+    let _turn = records::tests::turn();
+    fn block(_: &str) {
+        loop {
+            std::thread::park();
+        }
+    }
+    static OUTPUT: Output = Output::new(block);
+    let keeper = Keeper::start(&OUTPUT, table()).unwrap();
+    let most = std::time::Duration::from_millis(crate::limits::PRINT_PATIENCE_MS_MAX);
+    assert_eq!(OUTPUT.patience(), most);
+    let now = clock::now();
+    OUTPUT.end_by(now.after(Nanos(3_600_000_000_000)));
+    assert_eq!(OUTPUT.patience(), most, "never longer than for any reader");
+    OUTPUT.end_by(now.after(Nanos(most.as_nanos() as u64 / 2)));
+    assert!(OUTPUT.patience() <= most / 2);
+    OUTPUT.end_by(now);
+    assert_eq!(OUTPUT.patience(), std::time::Duration::ZERO);
+    OUTPUT.say("nobody reads this");
+    assert!(!OUTPUT.flush());
+    drop(keeper);
+}

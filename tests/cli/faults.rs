@@ -1,11 +1,12 @@
 //! A server whose surroundings fail: nobody reads what it says, descriptors run out, models panic.
 
 use crate::serve::{UNPINNED, get};
-use crate::support::{Ran, Scratch, Server, model, program, run};
+use crate::support::{Ran, Scratch, Server, ends, model, program, run};
 use corelane::client::{Client, Options};
 use corelane::units::{DType, Rows};
 use corelane::wire::HealthKind;
-use rustix::process::{Resource, Rlimit, Signal, prlimit};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 
@@ -72,6 +73,75 @@ fn a_second_signal_ends_a_server_whose_log_nobody_reads() {
     let last = &server.end().json()[0];
     assert_eq!((&last["drained"], &last["accepted"]), (&false.into(), &4_030.into()), "{last}");
     assert!(last["left"].as_u64().unwrap() > 0, "{last}");
+}
+
+/// A pipe that takes nothing more. Its reader must live, or writing would be an error.
+fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let flags = fcntl_getfl(&writer).unwrap();
+    fcntl_setfl(&writer, flags | OFlags::NONBLOCK).unwrap();
+    while std::io::Write::write(&mut writer, &[b'.'; 4096]).is_ok() {}
+    fcntl_setfl(&writer, flags).unwrap();
+    (reader, writer)
+}
+
+#[test]
+fn a_server_whose_outputs_both_are_full_serves_and_ends() {
+    let scratch = Scratch::new();
+    let (fake, socket) = (scratch.fake("echo", 0, ""), scratch.path("s.sock"));
+    let (_reader, writer) = full_pipe();
+    let mut args = vec!["serve", "--model", &fake, "--unix", &socket, "--log", "info"];
+    args.extend(UNPINNED);
+    let mut child =
+        (program().args(args)).stdout(writer.try_clone().unwrap()).stderr(writer).spawn().unwrap();
+    let address = format!("unix:{socket}").parse().unwrap();
+    let mut client = loop {
+        match Client::connect(&address, Options::default()) {
+            Ok(client) => break client,
+            Err(error) => assert!(child.try_wait().unwrap().is_none(), "it ended: {error}"),
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    };
+    while !client.health(HealthKind::Ready).unwrap() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let echo = client.open("echo").unwrap();
+    client.infer(&echo, Rows(1), &[1; 4]).unwrap();
+    drop(client);
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!(ends(&mut child), Some(0), "it hangs");
+}
+
+#[test]
+fn a_stop_before_it_is_ready_is_told() {
+    let scratch = Scratch::new();
+    // Warming up takes longer than the test.
+    let (fake, socket) = (scratch.fake("long", 60_000_000, ""), scratch.path("s.sock"));
+    let mut args = vec!["serve", "--model", &fake, "--unix", &socket, "--log", "error"];
+    args.extend(UNPINNED);
+    for (signal, name) in [(Signal::TERM, "SIGTERM"), (Signal::INT, "SIGINT")] {
+        let mut child = (program().args(&args))
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        // From when its thread for signals is there it hears them.
+        let hears = || {
+            let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
+            let names =
+                tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")));
+            names.flatten().any(|name| name.trim() == "cl-signals")
+        };
+        while !hears() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        assert_eq!(ends(&mut child), Some(0), "asked for, so no failure");
+        let ended = child.wait_with_output().unwrap();
+        assert_eq!(String::from_utf8(ended.stdout).unwrap(), "", "it never was ready");
+        let told = format!("corelane: stopped by {name} before it was ready; it served nothing\n");
+        assert_eq!(String::from_utf8(ended.stderr).unwrap(), told);
+    }
 }
 
 #[test]

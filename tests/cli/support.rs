@@ -108,6 +108,18 @@ pub fn run(args: &[&str]) -> Ran {
     }
 }
 
+/// A program's exit code, if it ends by itself within a time that only a hang exceeds.
+pub fn ends(child: &mut Child) -> Option<i32> {
+    for _ in 0..3_000 {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status.code();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let _ = child.kill();
+    None
+}
+
 /// A server that is ready.
 pub struct Server {
     child: Child,
@@ -180,15 +192,9 @@ impl Server {
     pub fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id() as i32).unwrap()
     }
-    /// Its exit code, if it ends by itself within a time that only a hang exceeds.
+    /// As [`ends`].
     pub fn ends(&mut self) -> Option<i32> {
-        for _ in 0..3_000 {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status.code();
-            }
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
-        None
+        ends(&mut self.child)
     }
     /// Its address that begins so.
     pub fn address(&self, kind: &str) -> String {

@@ -15,7 +15,7 @@ macro_rules! codes {
 }
 
 codes! {
-    0 Ok "success";
+    0 Ok "success; a server also where it is told to stop before it is ready, and standard error says so";
     1 Failure "a wrong answer, or a failure that no other code names";
     2 Usage "wrong arguments, or an input file that can't be read";
     3 Config "a configuration, a manifest, a model or a core that can't be used as asked";

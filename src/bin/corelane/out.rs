@@ -1,12 +1,11 @@
 //! Printing on standard output, whose reader may leave.
 
 use crate::exit::Code;
-use corelane::limits::PRINT_PATIENCE_MS_MAX;
+use crate::logger::OUTPUT;
 use corelane::sys::sync::{AtomicBool, Ordering};
 use std::fmt::Arguments;
 use std::io::{Error, ErrorKind, Write};
 use std::sync::mpsc;
-use std::time::Duration;
 
 /// Whether to go on without a reader.
 static SERVES: AtomicBool = AtomicBool::new(false);
@@ -17,29 +16,33 @@ pub fn outlive_the_reader() {
     SERVES.store(true, Ordering::Relaxed);
 }
 
-/// Prints, or ends the program as [`end`] does. A server waits for a reader who takes nothing for
-/// [`PRINT_PATIENCE_MS_MAX`] only.
+/// Prints, or ends the program as [`end`] does. A server waits for a reader who takes nothing only
+/// [so long](corelane::logs::Output::patience).
 pub fn print(text: Arguments<'_>) {
     if SERVES.load(Ordering::Relaxed) {
-        return print_with_patience(text.to_string());
+        let text = text.to_string();
+        return with_patience(move || {
+            let mut out = std::io::stdout().lock();
+            // A reader who left is as [`end`] has it.
+            let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        });
     }
     if let Err(error) = std::io::stdout().lock().write_fmt(text) {
         end(&error);
     }
 }
 
-/// Prints on a thread of its own, which may have to wait for ever.
-fn print_with_patience(text: String) {
-    let (done, printed) = mpsc::channel();
-    let thread = std::thread::Builder::new().name("cl-out".into());
-    let spawned = thread.spawn(move || {
-        let mut out = std::io::stdout().lock();
-        // A reader who left, or nobody who waits any more: as [`end`] has it.
-        let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+/// Has a thread of its own say something, which may have to wait for its reader for ever, and is waited for only
+/// [so long](corelane::logs::Output::patience).
+pub fn with_patience(say: impl FnOnce() + Send + 'static) {
+    let (done, said) = mpsc::channel();
+    let spawned = std::thread::Builder::new().name("cl-out".into()).spawn(move || {
+        say();
+        // Perhaps nobody waits any more.
         let _ = done.send(());
     });
     if spawned.is_ok() {
-        let _ = printed.recv_timeout(Duration::from_millis(PRINT_PATIENCE_MS_MAX));
+        let _ = said.recv_timeout(OUTPUT.patience());
     }
 }
 

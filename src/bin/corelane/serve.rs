@@ -13,14 +13,16 @@ use crate::{endpoint, hot, link, reload};
 use corelane::board::Machine;
 use corelane::config::{Config, Listen, ModelControl, ModelControlMode, ModelEntry, Workers};
 use corelane::engine::MemoryOptions;
+use corelane::limits::{PRINT_PATIENCE_MS_MAX, PRINT_PATIENCE_MS_MIN};
 use corelane::logs::{Format, Keeper, LogFile, Table};
 use corelane::metrics::http::Endpoint;
 use corelane::runtime::{BoardMismatch, PlannedBoard, Runtime, ServeError, plan_board};
 use corelane::sys::{affinity, clock, descriptors, events, region};
 use corelane::transport::{BindError, Server, ServerOptions, TcpOptions, UnixOptions};
-use corelane::units::CoreId;
+use corelane::units::{CoreId, Nanos};
 use log::LevelFilter;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
 
 /// Runs the command.
 pub fn run(args: &ServeArgs, log: Option<LevelFilter>, format: Option<Format>) -> Outcome {
@@ -166,6 +168,11 @@ fn drain(runtime: &Runtime, server: Server, config: &Config, signals: &Stop) -> 
     log::info!("draining");
     let started = clock::now();
     let report = runtime.drain_while(server, config.drain_timeout, || !signals.is_cut_short());
+    // All that is said from here on, on both outputs, has what the drain has left of its time.
+    let left =
+        config.drain_timeout.saturating_sub(Duration::from_nanos(clock::now().since(started).0));
+    let [least, most] = [PRINT_PATIENCE_MS_MIN, PRINT_PATIENCE_MS_MAX].map(Duration::from_millis);
+    OUTPUT.end_by(clock::now().after(Nanos(left.clamp(least, most).as_nanos() as u64)));
     Drained::new(&runtime.stats(), report).print();
     if report.clean {
         return Ok(());

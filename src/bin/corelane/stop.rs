@@ -2,7 +2,7 @@
 //! where the configuration lets them.
 
 use crate::exit::{Code, Exit};
-use crate::logger;
+use crate::{logger, out};
 use corelane::limits::PRINT_PATIENCE_MS_MAX;
 use corelane::runtime::LocalClient;
 use corelane::sys::sync::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 /// How long the program may take to end after the second signal, before it is ended: what it does then takes
-/// milliseconds, and waits for nobody but for a while for who reads its log.
+/// milliseconds, and waits for nobody but for a while for who reads what it says.
 const GRACE: Duration = Duration::from_millis(PRINT_PATIENCE_MS_MAX + 2_000);
 
 /// What SIGHUP means.
@@ -60,8 +60,7 @@ impl Stop {
                         *again = true;
                         continue;
                     }
-                    // Nothing was accepted yet, so nothing is lost.
-                    Stage::Loading { .. } => std::process::exit(Code::Ok as i32),
+                    Stage::Loading { .. } => end_before_ready(signal),
                     Stage::Serving { client, hangup } => (client, hangup),
                 };
                 match hangup {
@@ -119,6 +118,16 @@ impl Stop {
             beat();
         }
     }
+}
+
+/// Ends a program that was asked to before it was ready. It accepted nothing, so that nothing is lost: that is no
+/// failure, but who started it learns that it never served.
+fn end_before_ready(signal: i32) -> ! {
+    let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
+    out::with_patience(move || {
+        logger::last_words(&format!("stopped by {name} before it was ready; it served nothing"));
+    });
+    std::process::exit(Code::Ok as i32)
 }
 
 /// Says that a SIGHUP is for nothing.
