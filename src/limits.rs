@@ -136,6 +136,9 @@ pub const ORT_PROFILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
 /// How long a worker that is in a batch is waited for, by a reload and by the end of a runtime, in milliseconds.
 pub const WORKER_PATIENCE_MS: u64 = 10_000;
+/// How long workers have to end at the least, once a runtime has stopped them: without a batch that takes
+/// microseconds, and on a busy machine longer.
+pub const WORKER_END_MS_MIN: u64 = 1_000;
 
 // --- transport ---
 

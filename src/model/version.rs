@@ -6,7 +6,8 @@ use crate::model::manifest::Manifest;
 
 /// The hash of the version that `manifest` describes and whose model file has the hash `sha256`, in lower
 /// case hexadecimal: what the manifest says (not how it says it), labels, model file and goldens. Files that loading
-/// reads anyway go in by a checksum, since this is made at each start.
+/// reads anyway go in by a checksum, since this is made at each start, also of models that stay as they are: statistics
+/// tell which version serves.
 pub fn version_hash(manifest: &Manifest, sha256: Option<&str>) -> String {
     // Where compiled models are kept changes nothing.
     let plain = Manifest { cache_dir: None, ..manifest.clone() };

@@ -14,6 +14,7 @@
 //! ```
 
 mod boot;
+mod end;
 mod kinds;
 mod local;
 mod notify;
@@ -26,6 +27,7 @@ mod source;
 mod stats;
 
 pub use boot::{BuildError, RuntimeBuilder};
+pub use end::{DrainReport, Shutdown};
 pub use local::{Answer, InferError, LocalClient, ModelHandle, Pending, Request, WaitPolicy};
 pub use notify::Completions;
 pub use plan::{BoardMismatch, PlanError, PlannedBoard, plan_board};
@@ -40,19 +42,15 @@ pub use stats::{ModelStats, ProcessState, ServiceStats, StatsSnapshot, WorkerSta
 
 use crate::batch::BatchSettings;
 use crate::engine::Engine;
-use crate::limits::{
-    BATCH_SIZES_MAX, MAX_QUEUE_SIZE_DEFAULT, QUEUE_BYTES_DEFAULT, WORKER_PATIENCE_MS,
-};
+use crate::limits::{BATCH_SIZES_MAX, MAX_QUEUE_SIZE_DEFAULT, QUEUE_BYTES_DEFAULT};
 use crate::metrics::WorkerStats;
 use crate::model::signature::Signature;
 use crate::model::{Inspection, InstanceGroup, LoadedModel};
 use crate::queue::completion::{CompletionReceiver, IoWaker};
 use crate::queue::idle::IdleSet;
-use crate::sys::clock;
 use crate::sys::sync::{Arc, AtomicBool, Ordering};
 use crate::units::{CoreId, Micros, Nanos, Priority, Rows};
 use crate::worker::Orders;
-use std::time::Duration;
 
 /// A loaded model and how it is to be served.
 #[derive(Clone)]
@@ -139,19 +137,6 @@ pub struct Runtime {
     realtime: realtime::Granted,
 }
 
-/// How a drain ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-pub struct DrainReport {
-    /// Whether every accepted request was answered in time, and every answer taken.
-    pub clean: bool,
-    /// Requests that had no answer when the time was up.
-    pub left: u32,
-    /// Answers, and requests that still waited behind them, that were given up: their reader took nothing
-    /// for too long, or not all when the time was up. Only where a [`Server`](crate::transport::Server)
-    /// was drained, too.
-    pub unread: u64,
-}
-
 impl Runtime {
     /// A builder.
     pub fn builder() -> RuntimeBuilder {
@@ -182,35 +167,6 @@ impl Runtime {
     /// Counters and stage histograms.
     pub fn stats(&self) -> StatsSnapshot {
         stats::snapshot(&self.shared)
-    }
-
-    /// Accepts nothing more, waits until all that was accepted is answered or `patience` is over.
-    pub fn drain(&self, patience: Duration) -> DrainReport {
-        self.shared.draining.store(true, Ordering::SeqCst);
-        for model in &self.shared.models {
-            model.queue.close();
-        }
-        let end = clock::now().after(Nanos(patience.as_nanos().min(u64::MAX as u128) as u64));
-        loop {
-            let left = self.shared.models.iter().map(|m| m.queue.outstanding()).sum();
-            if left == 0 || clock::now() >= end {
-                return DrainReport { clean: left == 0, left, unread: 0 };
-            }
-            std::thread::sleep(Duration::from_micros(200));
-        }
-    }
-}
-
-impl Drop for Runtime {
-    /// Drains for up to [`WORKER_PATIENCE_MS`], then stops the workers.
-    fn drop(&mut self) {
-        self.drain(Duration::from_millis(WORKER_PATIENCE_MS));
-        self.shared.orders.stop();
-        self.shared.idle_set.wake_all(u64::MAX);
-        for thread in self.threads.drain(..) {
-            // A worker that panicked has printed why; its requests were answered by their tokens.
-            let _ = thread.join();
-        }
     }
 }
 

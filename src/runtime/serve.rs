@@ -1,5 +1,6 @@
 //! The doors of a runtime: one I/O thread that serves its models over sockets.
 
+use super::end::nanos;
 use super::{DrainReport, Refused, Runtime, stats};
 use crate::queue::completion::CompletionReceiver;
 use crate::sys::affinity::{self, AffinityError};
@@ -165,8 +166,7 @@ impl Runtime {
         patience: Duration,
         mut go_on: impl FnMut() -> bool,
     ) -> DrainReport {
-        let patience = Nanos(patience.as_nanos().min(u64::MAX as u128) as u64);
-        let end = clock::now().after(patience);
+        let end = clock::now().after(nanos(patience));
         let counters = server.shared_counters();
         let given_up = || counters.answers_given_up_total.load(Ordering::Relaxed);
         let before = given_up();

@@ -2,6 +2,7 @@ use super::*;
 use crate::engine::fake::{FakeCompute, FakeEngine, FakeFault};
 use crate::model::signature::{Signature, TensorSpec};
 use crate::queue::{Failure, Refusal};
+use crate::sys::clock;
 use crate::units::DType;
 use crate::worker::IdleStrategy;
 use std::time::Duration;

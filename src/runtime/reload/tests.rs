@@ -438,6 +438,44 @@ fn mark_of(pending: Pending) -> u8 {
     pending.wait().unwrap().output::<u8>(0).unwrap()[0]
 }
 
+/// The end of a runtime waits no longer for such a worker than a reload does. It stays sound.
+#[test]
+fn a_worker_that_hangs_is_left_behind_by_the_end() {
+    let alive = Arc::new(AtomicU64::new(0));
+    let hung = Arc::new(AtomicBool::new(false));
+    let rt = runtime(
+        Marked {
+            alive: alive.clone(),
+            let_go: hung.clone(),
+            ..Marked::new(7, &[1], Duration::ZERO)
+        }
+        .setup(),
+    );
+    let _at_end = LetGo([hung.clone(), hung.clone()]);
+    let pending = hang(&rt);
+    let model = rt.client().model("marked").unwrap();
+    let ended = rt.shutdown(Duration::from_secs(3));
+    assert_eq!((ended.left, ended.stuck.len()), (1, 1), "{ended:?}");
+    // The other worker has ended, and freed what it had.
+    assert_eq!(alive.load(Ordering::Relaxed), 1);
+    assert!(matches!(model.request(1), Err(InferError::Refused(_))));
+    drop(model);
+    // What it answers after all is there for who still waits, and then it ends.
+    hung.store(true, Ordering::Release);
+    assert_eq!(mark_of(pending), 7);
+    while alive.load(Ordering::Relaxed) > 0 {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn an_end_in_time_leaves_nobody() {
+    let rt = runtime(Marked::new(7, &[1], Duration::ZERO).setup());
+    assert_eq!(ask(&rt.client().model("marked").unwrap(), 1, 1).unwrap(), 7);
+    let ended = rt.shutdown(Duration::from_secs(60));
+    assert_eq!((ended.left, ended.stuck), (0, vec![]));
+}
+
 #[test]
 fn a_worker_that_hangs_is_not_waited_for_and_the_former_version_stays() {
     let alive = Arc::new(AtomicU64::new(0));
