@@ -269,6 +269,7 @@ fn measure(path: &Path, arguments: &Arguments) -> Result<(), Error> {
         bind_axes: &loaded.manifest.bind_axes,
         bind_inputs: &loaded.manifest.bind_inputs,
         arena_bytes_max: loaded.manifest.arena_bytes_max,
+        isa: loaded.manifest.kernels(),
     };
     let unbound = OrtSettings { cuda_graph: false, ..loaded.manifest.ort.clone() };
     let mut unbound = Unbound::new(&request, &unbound)?;

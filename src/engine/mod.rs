@@ -493,6 +493,8 @@ pub struct LoadRequest<'a> {
     /// Largest arena in bytes, over all batch sizes on one worker. For tract's own runner, which has none,
     /// the largest tensor.
     pub arena_bytes_max: usize,
+    /// Whose kernels engine `plan` takes; the others choose by themselves.
+    pub isa: kernels::Isa,
 }
 
 /// Checks a list of batch sizes: 1 to [`BATCH_SIZES_MAX`] of them, ascending, each within 1 to

@@ -378,14 +378,13 @@ impl Source {
                     bind_axes: &manifest.bind_axes,
                     bind_inputs: &manifest.bind_inputs,
                     arena_bytes_max: manifest.arena_bytes_max,
+                    isa: manifest.kernels(),
                 };
                 match manifest.engine {
                     EngineKind::Ort => {
                         let goldens = |signature: &_| check::golden_inputs(manifest, signature);
                         engine::ort::load_with(&request, &manifest.ort_settings(), &goldens)
                     }
-                    EngineKind::Plan => engine::plan::load_with(&request, manifest.kernels())
-                        .map(|plan| Box::new(plan) as Box<dyn Engine>),
                     kind => engine::load(kind, &request),
                 }
             }

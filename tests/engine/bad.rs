@@ -5,6 +5,7 @@ use super::onnx::{
     with_ints,
 };
 use super::{BATCH, load};
+use corelane::engine::kernels::Isa;
 use corelane::engine::{self, EngineErrorKind, EngineKind, LoadRequest};
 
 const FOUR: [Axis; 2] = [BATCH, Axis::Len(4)];
@@ -200,10 +201,10 @@ fn what_the_arena_has_no_room_for_is_not_run() {
     let (inner, outer) = (file(&within), file(&[pads(), n("Pad", &["x", "p"], "y")]));
     let load = |bytes: &[u8], kind, arena_bytes_max| {
         let (bind_axes, bind_inputs) = (&[][..], &[][..]);
-        let batch_sizes = &[1][..];
+        let (batch_sizes, isa) = (&[1][..], Isa::detect());
         engine::load(
             kind,
-            &LoadRequest { bytes, batch_sizes, bind_axes, bind_inputs, arena_bytes_max },
+            &LoadRequest { bytes, batch_sizes, bind_axes, bind_inputs, arena_bytes_max, isa },
         )
     };
     for (bytes, kind) in [&inner, &outer]

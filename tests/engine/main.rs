@@ -64,6 +64,7 @@ fn load(
         bind_axes: &[],
         bind_inputs: &[],
         arena_bytes_max: ARENA_BYTES_MAX_DEFAULT,
+        isa: Isa::detect(),
     };
     match (kind, ort_settings()) {
         (EngineKind::Ort, Some(settings)) => engine::ort::load(&request, &settings),
@@ -490,6 +491,7 @@ fn an_arena_over_its_budget_is_refused_with_both_numbers() {
         bind_axes: &[],
         bind_inputs: &[],
         arena_bytes_max: 1000,
+        isa: Isa::detect(),
     };
     let error = engine::load(EngineKind::Plan, &request).err().expect("must be refused");
     assert_eq!(error.kind(), EngineErrorKind::Limit, "{error}");

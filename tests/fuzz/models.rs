@@ -3,6 +3,7 @@
 //! is caught; one of the graph library's that is caught is told as an error, and printed by nobody.
 
 use crate::Random;
+use corelane::engine::kernels::Isa;
 use corelane::engine::{self, EngineKind, LoadRequest};
 use corelane::model::check;
 use std::cell::RefCell;
@@ -50,6 +51,7 @@ fn load(kind: EngineKind, bytes: &[u8]) -> Result<Box<dyn engine::Engine>, engin
             bind_axes: &[],
             bind_inputs: &[],
             arena_bytes_max: ARENA_BYTES_MAX,
+            isa: Isa::detect(),
         },
     )
 }

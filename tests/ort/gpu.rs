@@ -6,6 +6,7 @@
 //! cuda --batch 1,8,32,64` compares with a bare loop.
 
 use super::{Scratch, library, model_dir, refusals, rows, settings};
+use corelane::engine::kernels::Isa;
 use corelane::engine::ort::settings::Precision;
 use corelane::engine::ort::{OrtSettings, Unbound};
 use corelane::engine::{EngineErrorKind, EngineKind, Instance, LoadRequest, PlanIndex};
@@ -139,6 +140,7 @@ fn every_batch_size(library: &Path, providers: &[&str]) {
         bind_axes: &[],
         bind_inputs: &[],
         arena_bytes_max: ARENA_BYTES_MAX_DEFAULT,
+        isa: Isa::detect(),
     };
     let mut unbound = Unbound::new(&request, &settings(library, providers)).unwrap();
     for (n, &size) in SIZES.iter().enumerate() {

@@ -12,6 +12,7 @@ mod precision;
 mod sharing;
 
 use corelane::client::{Address, Client, Infer, Options};
+use corelane::engine::kernels::Isa;
 use corelane::engine::ort::graph::GraphError;
 use corelane::engine::ort::settings::parse_providers;
 use corelane::engine::ort::{OrtSettings, Unbound};
@@ -195,6 +196,7 @@ fn cuda_graphs_without_a_gpu_are_refused_or_told() {
         bind_axes: &[],
         bind_inputs: &[],
         arena_bytes_max: ARENA_BYTES_MAX_DEFAULT,
+        isa: Isa::detect(),
     };
     let error = Unbound::new(&request, &graphs(&["cuda", "cpu"])).err().unwrap();
     let source = std::error::Error::source(&error).unwrap().downcast_ref::<GraphError>();

@@ -174,6 +174,7 @@ fn engine(args: &BenchEngineArgs) -> Outcome {
         bind_axes: &manifest.bind_axes,
         bind_inputs: &manifest.bind_inputs,
         arena_bytes_max: manifest.arena_bytes_max,
+        isa: manifest.kernels(),
     };
     // Pinned before the engine looks at the machine, as a worker is.
     affinity::pin(core).map_err(|e| config(&e))?;
@@ -186,8 +187,6 @@ fn engine(args: &BenchEngineArgs) -> Outcome {
             FakeEngine::new(fake.signature.clone(), sizes, fake.compute)
                 .map(|engine| Box::new(engine.with_work(fake.work)) as Box<dyn engine::Engine>)
         }
-        (EngineKind::Plan, _) => engine::plan::load_with(&request, manifest.kernels())
-            .map(|plan| Box::new(plan) as Box<dyn engine::Engine>),
         (kind, _) => engine::load(kind, &request),
     }
     .map_err(|e| config(&e))?;

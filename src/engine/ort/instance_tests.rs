@@ -1,5 +1,6 @@
 use super::*;
 use crate::engine::LoadRequest;
+use crate::engine::kernels::Isa;
 use crate::engine::ort::library::{LibraryError, find};
 use crate::engine::ort::load::{read_signature, recipe};
 use crate::engine::ort::settings::OrtSettings;
@@ -60,6 +61,7 @@ fn runs_on_fixed_tensors_have_each_their_own_bytes() {
         bind_axes: &[],
         bind_inputs: &[("scale".into(), 2.5)],
         arena_bytes_max: usize::MAX,
+        isa: Isa::detect(),
     };
     let recipe = recipe(&request, &OrtSettings::default()).unwrap();
     let interface = interface::read(&bytes, &[], request.bind_inputs).unwrap();

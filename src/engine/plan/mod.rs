@@ -47,22 +47,18 @@ pub struct PlanEngine {
     independence: Result<(), String>,
 }
 
-/// Loads a model with the best kernels that this processor has.
-///
-/// # Errors
-/// As [`load_with`].
-pub fn load(request: &LoadRequest<'_>) -> Result<Box<dyn Engine>, EngineError> {
-    Ok(Box::new(load_with(request, Isa::detect())?))
-}
-
-/// Loads a model with the kernels of `isa`.
+/// Loads a model.
 ///
 /// # Errors
 /// What [`front::parse`] refuses; `Limit` where shapes overflow, or the largest arena or all outputs together are
 /// over `arena_bytes_max` (nothing of them is allocated then); `UnsupportedOperator` where neither a kernel
-/// nor tract can run a node, or this processor lacks `isa`.
-pub fn load_with(request: &LoadRequest<'_>, isa: Isa) -> Result<PlanEngine, EngineError> {
-    let kernels = Kernels::new(isa)
+/// nor tract can run a node, or this processor lacks the instruction set asked for.
+pub fn load(request: &LoadRequest<'_>) -> Result<Box<dyn Engine>, EngineError> {
+    Ok(Box::new(compile(request)?))
+}
+
+fn compile(request: &LoadRequest<'_>) -> Result<PlanEngine, EngineError> {
+    let kernels = Kernels::new(request.isa)
         .map_err(|e| EngineError::new(EngineErrorKind::UnsupportedOperator, e.to_string()))?;
     super::check_batch_sizes(request.batch_sizes)?;
     let parsed = front::parse(request.bytes, request.bind_axes, request.bind_inputs)?;
@@ -105,7 +101,7 @@ pub fn load_with(request: &LoadRequest<'_>, isa: Isa) -> Result<PlanEngine, Engi
     }
     let weight_bytes = shared.bytes();
     let compiled = Compiled {
-        isa,
+        isa: request.isa,
         signature: parsed.signature.clone(),
         batch_sizes,
         plans,

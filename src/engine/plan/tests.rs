@@ -17,7 +17,14 @@ fn shared() -> Option<PathBuf> {
 }
 
 fn request<'a>(bytes: &'a [u8], batch_sizes: &'a [usize]) -> LoadRequest<'a> {
-    LoadRequest { bytes, batch_sizes, bind_axes: &[], bind_inputs: &[], arena_bytes_max: 1 << 30 }
+    LoadRequest {
+        bytes,
+        batch_sizes,
+        bind_axes: &[],
+        bind_inputs: &[],
+        arena_bytes_max: 1 << 30,
+        isa: Isa::detect(),
+    }
 }
 
 fn floats(bytes: &[u8]) -> Vec<f32> {
@@ -66,7 +73,7 @@ fn plan_and_tract_agree_on_noise_at_every_batch_size() {
     let mut seed = 7;
     for (name, tolerance) in models {
         let bytes = std::fs::read(dir.join(format!("{name}.onnx"))).unwrap();
-        let plan = load_with(&request(&bytes, &batches), Isa::detect()).unwrap();
+        let plan = compile(&request(&bytes, &batches)).unwrap();
         assert!(plan.describe().allocation_free, "{name} falls back");
         let reference = crate::engine::tract::load(&request(&bytes, &batches)).unwrap();
         let (mut a, mut b) = (plan.instance().unwrap(), reference.instance().unwrap());
@@ -93,7 +100,7 @@ fn portable_kernels_give_the_same_answers() {
     for name in ["dscnn_kws", "lstm", "transformer", "dscnn_kws_int8"] {
         let bytes = std::fs::read(dir.join(format!("{name}.onnx"))).unwrap();
         let outputs = [Isa::Portable, Isa::detect()].map(|isa| {
-            let engine = load_with(&request(&bytes, &[2]), isa).unwrap();
+            let engine = compile(&LoadRequest { isa, ..request(&bytes, &[2]) }).unwrap();
             assert_eq!(engine.describe().isa.as_deref(), Some(isa.name()));
             let mut instance = engine.instance().unwrap();
             let spec = &engine.signature().inputs[0];
@@ -114,7 +121,7 @@ fn arenas_stay_near_their_lower_bound() {
     let Some(dir) = shared() else { return };
     for name in ["mobilenet_v2", "mobilenet_v3_small", "resnet18", "resnet8", "vww", "dscnn_kws"] {
         let bytes = std::fs::read(dir.join(format!("{name}.onnx"))).unwrap();
-        let engine = load_with(&request(&bytes, &[1, 4]), Isa::detect()).unwrap();
+        let engine = compile(&request(&bytes, &[1, 4])).unwrap();
         for memory in engine.describe().memory {
             let (got, least) =
                 (memory.arena_bytes.unwrap(), memory.arena_lower_bound_bytes.unwrap());
@@ -127,10 +134,10 @@ fn arenas_stay_near_their_lower_bound() {
 fn an_arena_over_its_budget_is_refused_with_both_numbers() {
     let Some(dir) = shared() else { return };
     let bytes = std::fs::read(dir.join("resnet8.onnx")).unwrap();
-    let engine = load_with(&request(&bytes, &[1]), Isa::detect()).unwrap();
+    let engine = compile(&request(&bytes, &[1])).unwrap();
     let needed = engine.describe().memory[0].arena_bytes.unwrap();
     let tight = LoadRequest { arena_bytes_max: 1000, ..request(&bytes, &[1]) };
-    let error = load_with(&tight, Isa::detect()).err().unwrap();
+    let error = compile(&tight).err().unwrap();
     assert_eq!(error.kind(), EngineErrorKind::Limit);
     let text = error.to_string();
     assert!(text.contains("1000") && text.contains(&needed.to_string()), "{text}");
@@ -143,7 +150,7 @@ fn rows_of_a_batch_have_the_bits_that_they_have_alone() {
     for name in ["mlp", "dscnn_kws", "resnet8", "vww", "transformer", "mobilenet_v3_small", "lstm"]
     {
         let bytes = std::fs::read(dir.join(format!("{name}.onnx"))).unwrap();
-        let plan = load_with(&request(&bytes, &[1, 6]), Isa::detect()).unwrap();
+        let plan = compile(&request(&bytes, &[1, 6])).unwrap();
         in_turns += usize::from(plan.program.plans[1].segments.iter().any(|s| s.turns > 1));
         let mut instance = plan.instance().unwrap();
         let spec = &plan.signature().inputs[0];
@@ -296,7 +303,7 @@ fn roundings_to_a_grid_take_in_the_clips_beside_them() {
 fn quantised_graphs_round_in_the_steps_that_make_what_they_round() {
     let Some(dir) = shared() else { return };
     let bytes = std::fs::read(dir.join("dscnn_kws_int8.onnx")).unwrap();
-    let engine = load_with(&request(&bytes, &[1]), Isa::detect()).unwrap();
+    let engine = compile(&request(&bytes, &[1])).unwrap();
     let steps = &engine.program.plans[0].steps;
     let rounding = |kind: &str| {
         let of_kind = |s: &&step::Step| s.kernel.name().starts_with(kind);
@@ -326,7 +333,7 @@ fn unary_steps_work_in_place() {
 fn what_works_in_place_is_not_cut_from_what_it_works_on() {
     let Some(dir) = shared() else { return };
     let bytes = std::fs::read(dir.join("transformer.onnx")).unwrap();
-    let engine = load_with(&request(&bytes, &[1, 8]), Isa::detect()).unwrap();
+    let engine = compile(&request(&bytes, &[1, 8])).unwrap();
     let plan = &engine.program.plans[1];
     let in_place = |i: usize| plan.steps[i].sources.is_empty();
     assert!((0..plan.steps.len()).any(in_place), "softmax works in place");
