@@ -90,6 +90,11 @@ pub(super) fn gate_sigmoid<S: Simd>(x: S::V) -> S::V {
     S::fma(half, gate_tanh::<S>(S::mul(half, x)), half)
 }
 
+/// Below it `x * sigmoid(x)` and both forms of GELU are as good as 0, their limit, which is also what is made of
+/// negative infinity. The factor `x` stops there, since the other one does not get below 1e-38. (The bound goes
+/// first, so that NaN stays.)
+const FLAT: f32 = -100.0;
+
 /// `erf(x)`: at most 3 ulp.
 #[inline(always)]
 pub(super) fn erf<S: Simd>(x: S::V) -> S::V {
@@ -141,7 +146,7 @@ pub(super) fn gelu_erf<S: Simd>(x: S::V) -> S::V {
     );
     let e = S::div(S::mul(x, p), q);
     let e = S::select(S::lt(S::abs(x), S::splat(5.3)), e, S::copysign(S::splat(1.0), x));
-    let h = S::mul(x, S::splat(0.5));
+    let h = S::mul(S::max(S::splat(FLAT), x), S::splat(0.5));
     S::fma(h, e, h)
 }
 
@@ -151,13 +156,13 @@ pub(super) fn gelu_tanh<S: Simd>(x: S::V) -> S::V {
     // 0.5 (1 + tanh u) = sigmoid(2 u).
     let x3 = S::mul(S::mul(x, x), x);
     let u = S::mul(S::splat(1.595_769_2), S::fma(S::splat(0.044_715), x3, x));
-    S::mul(x, sigmoid::<S>(u))
+    S::mul(S::max(S::splat(FLAT), x), sigmoid::<S>(u))
 }
 
-/// `x * sigmoid(x)`: at most 5 ulp above -87.
+/// `x * sigmoid(x)`: at most 5 ulp above -87; below that the result is under 2e-36.
 #[inline(always)]
 pub(super) fn silu<S: Simd>(x: S::V) -> S::V {
-    S::mul(x, sigmoid::<S>(x))
+    S::mul(S::max(S::splat(FLAT), x), sigmoid::<S>(x))
 }
 
 /// `min(max(alpha * x + beta, 0), 1)`
