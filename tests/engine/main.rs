@@ -6,6 +6,7 @@ mod bad;
 mod library;
 mod numerics;
 mod onnx;
+mod quantised;
 mod rows;
 
 use corelane::engine::kernels::Isa;

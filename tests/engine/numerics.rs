@@ -1,6 +1,6 @@
 //! Operators at the ends of their range, against references at double precision.
 
-use super::onnx::{Axis, Message, constant, model, node, tensor, typed_tensor};
+use super::onnx::{Axis, Message, constant, model, named, node, tensor, typed_tensor};
 use super::onnx::{with_float, with_int, with_ints};
 use super::{BATCH, load};
 use corelane::engine::{Engine, EngineKind, PlanIndex, RunError};
@@ -8,13 +8,13 @@ use corelane::model::check::values;
 
 const INT64: u64 = 7;
 const FLOAT: u64 = 1;
-const OURS: [EngineKind; 2] = [EngineKind::Tract, EngineKind::Plan];
+pub(super) const OURS: [EngineKind; 2] = [EngineKind::Tract, EngineKind::Plan];
 
 fn bytes<const N: usize, T: Copy>(values: &[T], to: impl Fn(T) -> [u8; N]) -> Vec<u8> {
     values.iter().flat_map(|&v| to(v)).collect()
 }
 
-fn floats(values: &[f32]) -> Vec<u8> {
+pub(super) fn floats(values: &[f32]) -> Vec<u8> {
     bytes(values, f32::to_le_bytes)
 }
 
@@ -23,7 +23,7 @@ fn integers(values: &[i64]) -> Vec<u8> {
 }
 
 /// What two rows make of `inputs`, the first output.
-fn infer(engine: &dyn Engine, inputs: &[Vec<u8>]) -> Result<Vec<f64>, RunError> {
+pub(super) fn infer(engine: &dyn Engine, inputs: &[Vec<u8>]) -> Result<Vec<f64>, RunError> {
     let mut instance = engine.instance().unwrap();
     for (i, input) in inputs.iter().enumerate() {
         instance.input_mut(PlanIndex(1), i)[..input.len()].copy_from_slice(input);
@@ -33,7 +33,7 @@ fn infer(engine: &dyn Engine, inputs: &[Vec<u8>]) -> Result<Vec<f64>, RunError> 
     Ok(values(spec.dtype, &instance.output(PlanIndex(1), 0)[..2 * spec.row_bytes()]))
 }
 
-fn two_rows(kind: EngineKind, file: &[u8]) -> Box<dyn Engine> {
+pub(super) fn two_rows(kind: EngineKind, file: &[u8]) -> Box<dyn Engine> {
     load(kind, file, &[1, 2]).unwrap_or_else(|e| panic!("{}: {e}", kind.name()))
 }
 
@@ -120,6 +120,49 @@ fn the_lesser_and_the_greater_keep_nan() {
         let got = infer(&*engine, &[floats(&x), floats(&y)]).unwrap();
         let nan: Vec<bool> = got.iter().map(|v| v.is_nan()).collect();
         assert_eq!(nan, [true, true, false, true, false, false, false, false], "{operator}");
+    }
+}
+
+/// Nodes that make `y` of `x`, with rows of four.
+fn four(nodes: &[Message]) -> Vec<u8> {
+    let row = [BATCH, Axis::Len(4)];
+    model(nodes, &[tensor("x", &row)], &[tensor("y", &row)])
+}
+
+/// `operator` of `x` and a constant.
+fn with(operator: &str, x: &str, c: f32, y: &str) -> [Message; 2] {
+    let name = format!("{y}.constant");
+    [constant(&name, FLOAT, &[], c.to_le_bytes()), named(operator, y, &[x, &name], &[y])]
+}
+
+#[test]
+fn a_large_number_that_is_added_and_taken_off_rounds() {
+    let x = [1.4, 2.6, -0.7, 0.5, 1.5, 2.5, -3.5, 100.25f32];
+    for magic in [12_582_912.0f32, 1e8, 70_000.0] {
+        let nodes = [with("Add", "x", magic, "t"), with("Sub", "t", magic, "y")].concat();
+        let want = x.map(|x| f64::from((x + magic) - magic));
+        for kind in OURS {
+            let got = infer(&*two_rows(kind, &four(&nodes)), &[floats(&x)]).unwrap();
+            assert_eq!(got, want, "{} by {magic}", kind.name());
+        }
+    }
+}
+
+#[test]
+fn divisions_are_as_good_as_what_reads_them_needs() {
+    let tiny = 1e-39f32;
+    let x = [0.0, tiny, 2.0 * tiny, 1.0, -1.0, -5.0 * tiny, 1e-30, f32::INFINITY];
+    let [constant, divide] = with("Div", "x", 49.0, "t");
+    let floor = vec![constant, divide, named("Floor", "f", &["t"], &["y"])];
+    let whole = [49.0, 48.0, 98.0, 147.0, -49.0, 4900.0, 0.0, 1.0f32];
+    for (nodes, x, want) in [
+        (with("Div", "x", tiny, "y").to_vec(), x, x.map(|x| f64::from(x / tiny))),
+        (floor, whole, whole.map(|x| f64::from((x / 49.0).floor()))),
+    ] {
+        for kind in OURS {
+            let got = infer(&*two_rows(kind, &four(&nodes)), &[floats(&x)]).unwrap();
+            assert_eq!(got, want, "{}", kind.name());
+        }
     }
 }
 

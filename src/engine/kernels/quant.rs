@@ -63,15 +63,24 @@ pub struct Scale {
 /// 1.5 * 2^23: adding it rounds to integers, ties to even.
 const MAGIC: f32 = 12_582_912.0;
 
-/// `x / scale` to the nearest integer (half to even), plus the zero point, saturated. Done in `f32`, whose
-/// integers are exact far beyond the range.
-#[inline(always)]
-fn to_grid<T: Quantised>(x: f32, s: Scale) -> f32 {
-    let (lo, hi) = (T::LO as f32, T::HI as f32);
-    // Clamped before rounding, so that the rounding trick's range is met; the clamp keeps NaN.
-    let zero = s.zero_point as f32;
-    let q = (x / s.scale).clamp(lo - zero - 1.0, hi - zero + 1.0);
-    (((q + MAGIC) - MAGIC) + zero).clamp(lo, hi)
+impl Scale {
+    /// ONNX QuantizeLinear of one number: `x / scale` to the nearest integer (half to even), plus the zero
+    /// point, saturated to `lo..=hi`. Done in `f32`, whose integers are exact far beyond any 8-bit range. NaN
+    /// stays.
+    #[inline(always)]
+    pub fn quantized(self, x: f32, lo: i32, hi: i32) -> f32 {
+        let (lo, hi) = (lo as f32, hi as f32);
+        // Clamped before rounding, so that the rounding trick's range is met; the clamp keeps NaN.
+        let zero = self.zero_point as f32;
+        let q = (x / self.scale).clamp(lo - zero - 1.0, hi - zero + 1.0);
+        (((q + MAGIC) - MAGIC) + zero).clamp(lo, hi)
+    }
+
+    /// ONNX DequantizeLinear of one number.
+    #[inline(always)]
+    pub fn dequantized(self, q: f32) -> f32 {
+        (q - self.zero_point as f32) * self.scale
+    }
 }
 
 struct Quantize<'a, T> {
@@ -85,7 +94,7 @@ impl<T: Quantised> Op for Quantize<'_, T> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         for (y, &x) in self.y.iter_mut().zip(self.x) {
-            *y = T::from_i32(to_grid::<T>(x, self.s) as i32);
+            *y = T::from_i32(self.s.quantized(x, T::LO, T::HI) as i32);
         }
     }
 }

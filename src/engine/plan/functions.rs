@@ -6,6 +6,7 @@
 
 use super::graph::{Binary, Graph, Op, Unary, ValueId};
 use super::simplify::Links;
+use crate::engine::kernels::Scale;
 
 /// How many operators deep a region is searched.
 const DEPTH_MAX: usize = 12;
@@ -70,8 +71,8 @@ pub fn eval(f: Unary, x: f64) -> f64 {
         Unary::Ceil => x.ceil(),
         Unary::Affine(a, b) => f64::from(a) * x + f64::from(b),
         Unary::FakeQuant { scale, zero, lo, hi } => {
-            let q = (x as f32 / scale).round_ties_even() + zero as f32;
-            f64::from((clip(q.into(), lo.into(), hi.into()) as f32 - zero as f32) * scale)
+            let s = Scale { scale, zero_point: zero };
+            s.dequantized(s.quantized(x as f32, lo, hi)).into()
         }
     }
 }

@@ -377,8 +377,8 @@ pub enum Op {
     Cast,
     /// Input: x (f32) to i8 or u8.
     Quantize {
-        /// `1 / scale`.
-        inverse: f32,
+        /// Scale.
+        scale: f32,
         /// Zero point.
         zero: i32,
     },

@@ -7,7 +7,8 @@ use super::graph::{
     Binary, Conv, Epilogue, Fallback, Gemm, Graph, Node, Op, Pool, PoolKind, Recurrent, ReduceKind,
     Unary, Value, ValueId,
 };
-use crate::engine::tract::front::numerics::Lookup;
+use crate::engine::tract::front::numerics::{Divide, Lookup};
+use crate::engine::tract::front::quantize::Quantize;
 use crate::engine::tract::front::{dtype_of, guarded};
 use crate::engine::{EngineError, EngineErrorKind};
 use crate::units::DType;
@@ -269,7 +270,9 @@ impl Importer<'_> {
             }
         } else if let Some(op) = node.op_as::<ops::array::StridedSlice>() {
             return self.strided_slice(node, op, inputs, &out_shape);
-        } else if let Some(binary) = node.op_as::<ops::binary::TypedBinOp>() {
+        } else if let Some(binary) =
+            node.op_as::<ops::binary::TypedBinOp>().or_else(|| Some(&node.op_as::<Divide>()?.0))
+        {
             if matches!(binary.0.name(), "Eq" | "CompEq") {
                 return self.one_hot(node, inputs, &out_shape);
             }
@@ -291,6 +294,11 @@ impl Importer<'_> {
             self.emit(node, Op::Binary(op), operands)?;
         } else if let Some(unary) = node.op_as::<ops::element_wise::ElementWiseOp>() {
             return self.unary(node, unary, x, float);
+        } else if let Some(op) = node.op_as::<Quantize>() {
+            let Some(s) = op.scale().filter(|_| self.val(x).dtype == DType::F32) else {
+                return Ok(false);
+            };
+            self.emit(node, Op::Quantize { scale: s.scale, zero: s.zero_point }, vec![x])?;
         } else if let Some(op) = node.op_as::<ops::quant::DequantizeLinearF32>() {
             if !matches!(self.val(x).dtype, DType::I8 | DType::U8 | DType::I32) {
                 return Ok(false);
@@ -362,22 +370,6 @@ impl Importer<'_> {
         x: ValueId,
         float: bool,
     ) -> Result<bool, EngineError> {
-        if let Some(q) = unary.0.downcast_ref::<ops::quant::QuantizeLinearI8>() {
-            if self.val(x).dtype != DType::F32 {
-                return Ok(false);
-            }
-            let op = Op::Quantize { inverse: q.scale, zero: i32::from(q.zero_point) };
-            self.emit(node, op, vec![x])?;
-            return Ok(true);
-        }
-        if let Some(q) = unary.0.downcast_ref::<ops::quant::QuantizeLinearU8>() {
-            if self.val(x).dtype != DType::F32 {
-                return Ok(false);
-            }
-            let op = Op::Quantize { inverse: q.scale, zero: i32::from(q.zero_point) };
-            self.emit(node, op, vec![x])?;
-            return Ok(true);
-        }
         if !float {
             return Ok(false);
         }

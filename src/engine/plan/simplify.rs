@@ -5,6 +5,7 @@ mod norms;
 
 use super::functions;
 use super::graph::{Binary, Epilogue, Graph, Node, Op, ReduceKind, Unary, ValueId};
+use crate::engine::kernels::Scale;
 use crate::units::DType;
 use std::sync::Arc;
 
@@ -79,8 +80,8 @@ fn merge_quantisation(graph: &mut Graph) {
         let Op::Dequantize { scale, zero } = graph.nodes[i].op else { continue };
         let q = graph.nodes[i].inputs[0];
         let Some(producer) = links.node(graph, q) else { continue };
-        let Op::Quantize { inverse, zero: q_zero } = producer.op else { continue };
-        if q_zero != zero || (inverse * scale - 1.0).abs() > 1e-6 {
+        let Op::Quantize { scale: q_scale, zero: q_zero } = producer.op else { continue };
+        if (q_scale, q_zero) != (scale, zero) {
             continue;
         }
         let (lo, hi) = match graph.values[q].dtype {
@@ -122,7 +123,9 @@ fn scalars_to_unary(graph: &mut Graph) {
             (Binary::Mul, _) => Unary::Affine(c, 0.0),
             (Binary::Sub, false) => Unary::Affine(1.0, -c),
             (Binary::Sub, true) => Unary::Affine(-1.0, c),
-            (Binary::Div, false) if c != 0.0 => Unary::Affine(1.0 / c, 0.0),
+            (Binary::Div, false) if divides(graph, node.outputs[0], c) => {
+                Unary::Affine(1.0 / c, 0.0)
+            }
             (Binary::Max, _) if c == 0.0 => Unary::Relu,
             (Binary::Max, _) => Unary::Clip(c, f32::INFINITY),
             (Binary::Min, _) => Unary::Clip(f32::NEG_INFINITY, c),
@@ -135,6 +138,28 @@ fn scalars_to_unary(graph: &mut Graph) {
         graph.nodes[i].op = Op::Unary(unary);
         graph.nodes[i].inputs = vec![x];
     }
+}
+
+/// Whether a multiplication by `1 / c` makes as good a `v` as the division by `c` that the graph has. A quotient
+/// may round to another number then, which matters to what takes steps: 49 times the reciprocal of 49 is below 1.
+fn divides(graph: &Graph, v: ValueId, c: f32) -> bool {
+    let inverse = 1.0 / c;
+    let exact =
+        inverse.is_normal() && inverse.to_bits().trailing_zeros() >= f32::MANTISSA_DIGITS - 1;
+    inverse.is_finite() && (exact || !steps(graph, v))
+}
+
+/// Whether a reader of `v` jumps from number to number, or may.
+fn steps(graph: &Graph, v: ValueId) -> bool {
+    use Unary::{Ceil, FakeQuant, Floor};
+    graph.nodes.iter().filter(|n| n.inputs.contains(&v)).any(|reader| match reader.op {
+        Op::Unary(Floor | Ceil | FakeQuant { .. })
+        | Op::Quantize { .. }
+        | Op::Cast
+        | Op::Fallback(_) => true,
+        Op::Reshape | Op::Permute(_) => steps(graph, reader.outputs[0]),
+        _ => false,
+    })
 }
 
 /// The shape of `c`, broadcast against `from`, as it must be to broadcast against `to`, where the
@@ -243,6 +268,12 @@ fn merge_scales(graph: &mut Graph) {
     }
 }
 
+/// Whether adding `first` and then `then` is meant to round: a large number that is taken off again leaves
+/// what its places can hold.
+fn rounds(first: f32, then: f32) -> bool {
+    first.abs() >= 65536.0 && (first + then).abs() < 0.25 * first.abs()
+}
+
 /// One function for two in a row, where there is one.
 fn compose(first: Unary, then: Unary) -> Option<Unary> {
     use Unary::{Affine, Clip, FakeQuant, HardSigmoid, Recip, Relu, Rsqrt, Sqrt};
@@ -256,7 +287,7 @@ fn compose(first: Unary, then: Unary) -> Option<Unary> {
         return Some(if lo == 0.0 && hi == f32::INFINITY { Relu } else { Clip(lo, hi) });
     }
     match (first, then) {
-        (Affine(a, b), Affine(c, d)) => Some(Affine(a * c, b * c + d)),
+        (Affine(a, b), Affine(c, d)) if !rounds(b * c, d) => Some(Affine(a * c, b * c + d)),
         (Affine(a, b), Clip(lo, hi)) if lo == 0.0 && hi == 1.0 => Some(HardSigmoid(a, b)),
         (Sqrt, Recip) => Some(Rsqrt),
         (
@@ -272,10 +303,7 @@ fn compose(first: Unary, then: Unary) -> Option<Unary> {
         (_, FakeQuant { scale, zero, lo, hi }) => {
             let (least, most) = clip(first).filter(|(least, most)| least <= most)?;
             // Rounding keeps order, so what is clipped before it may be clipped after it.
-            let to_grid = |x: f32| {
-                let q = (x / scale).round_ties_even() + zero as f32;
-                q.clamp(lo as f32, hi as f32) as i32
-            };
+            let to_grid = |x| Scale { scale, zero_point: zero }.quantized(x, lo, hi) as i32;
             Some(FakeQuant { scale, zero, lo: to_grid(least), hi: to_grid(most) })
         }
         _ => None,
@@ -408,7 +436,7 @@ fn foldable(graph: &Graph, v: ValueId, e: &Node, channel: usize) -> Option<Fold>
                 Binary::Mul => Some(Fold::Scale(values)),
                 Binary::Add => Some(Fold::Shift(values)),
                 Binary::Sub if !left => Some(Fold::Shift(values.iter().map(|x| -x).collect())),
-                Binary::Div if !left && values.iter().all(|&x| x != 0.0) => {
+                Binary::Div if !left && values.iter().all(|&x| (1.0 / x).is_finite()) => {
                     Some(Fold::Scale(values.iter().map(|x| 1.0 / x).collect()))
                 }
                 _ => None,
@@ -455,10 +483,14 @@ fn fold_epilogues(graph: &mut Graph) {
                     bias.iter_mut().zip(&c).for_each(|(b, c)| *b *= c);
                 }
             }
-            Fold::Shift(c) if open => match &mut e.bias {
-                Some(bias) => bias.iter_mut().zip(&c).for_each(|(b, c)| *b += c),
-                None => e.bias = Some(c),
-            },
+            Fold::Shift(c)
+                if open && !e.bias.iter().flatten().zip(&c).any(|(&bias, &c)| rounds(bias, c)) =>
+            {
+                match &mut e.bias {
+                    Some(bias) => bias.iter_mut().zip(&c).for_each(|(b, c)| *b += c),
+                    None => e.bias = Some(c),
+                }
+            }
             Fold::Act(f) if open => e.act = Some(f),
             Fold::Residual(other) if open && !e.residual => {
                 e.residual = true;

@@ -9,8 +9,10 @@ mod bind;
 mod bounds;
 #[path = "front/numerics.rs"]
 pub mod numerics;
-#[path = "front/quantized.rs"]
-mod quantized;
+#[path = "front/quantize.rs"]
+pub mod quantize;
+#[path = "front/quantize_forms.rs"]
+mod quantize_forms;
 #[path = "front/recurrent.rs"]
 mod recurrent;
 #[path = "front/verify.rs"]
@@ -40,6 +42,8 @@ pub struct Parsed {
     one: Option<TypedModel>,
     batch: Option<Symbol>,
     fills: Vec<(String, f64)>,
+    /// What the file calls its outputs. (A graph has one label for two that are one tensor.)
+    outputs: Vec<String>,
 }
 
 /// Parses `bytes` (an ONNX file).
@@ -83,6 +87,7 @@ pub fn parse(
         one: None,
         batch,
         fills,
+        outputs: proto.graph.iter().flat_map(|g| &g.output).map(|o| o.name.clone()).collect(),
     };
     // tract's recurrent operators panic under a symbolic batch; they are typed per batch size.
     let recurrent = parsed
@@ -210,8 +215,11 @@ impl Parsed {
 
     /// What a row is, from the graph for one row.
     fn read_signature(&self, one: &TypedModel) -> Result<Signature, EngineError> {
-        let inputs = specs(one, one.input_outlets().map_err(internal)?, "input")?;
-        let outputs = specs(one, one.output_outlets().map_err(internal)?, "output")?;
+        let outlets = one.input_outlets().map_err(internal)?;
+        let names: Vec<String> = outlets.iter().map(|o| one.node(o.node).name.clone()).collect();
+        let inputs = specs(one, outlets, &names, "input")?;
+        let outlets = one.output_outlets().map_err(internal)?;
+        let outputs = specs(one, outlets, &self.outputs, "output")?;
         let batched = match (&self.batch, &self.symbolic) {
             (None, _) => false,
             (Some(batch), Some(symbolic)) => leads(symbolic, batch).map_err(internal)?,
@@ -306,6 +314,7 @@ fn scales(one: &TypedModel, two: &TypedModel) -> TractResult<bool> {
 fn specs(
     model: &TypedModel,
     outlets: &[OutletId],
+    names: &[String],
     what: &str,
 ) -> Result<Vec<TensorSpec>, EngineError> {
     if outlets.is_empty() || outlets.len() > TENSORS_MAX {
@@ -316,15 +325,8 @@ fn specs(
     }
     outlets
         .iter()
-        .map(|outlet| {
-            let node = model.node(outlet.node);
-            // An input is known by its node, an output by the label that the graph's output list
-            // gave to its outlet.
-            let name = if what == "input" {
-                node.name.clone()
-            } else {
-                model.outlet_label(*outlet).unwrap_or(&node.name).to_string()
-            };
+        .zip(names)
+        .map(|(outlet, name)| {
             if name.len() > TENSOR_NAME_LEN_MAX {
                 return Err(EngineError::new(
                     EngineErrorKind::Limit,
@@ -347,7 +349,7 @@ fn specs(
             let row_shape = fact.shape.as_concrete().map(<[usize]>::to_vec).ok_or_else(|| {
                 open_axis(
                     what,
-                    &name,
+                    name,
                     &fact.shape.iter().flat_map(|d| d.symbols()).collect::<Vec<_>>(),
                 )
             })?;
@@ -363,7 +365,7 @@ fn specs(
                     format!("{what} {name:?} of shape {row_shape:?} has no elements"),
                 ));
             }
-            Ok(TensorSpec { name, dtype, row_shape })
+            Ok(TensorSpec { name: name.clone(), dtype, row_shape })
         })
         .collect()
 }

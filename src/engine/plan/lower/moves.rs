@@ -123,9 +123,7 @@ impl Lowering<'_> {
         let from = self.at(x, &order)?;
         let dest = self.define(out, order);
         let kernel = match node.op {
-            Op::Quantize { inverse, zero } => {
-                Kernel::Quantize { scale: 1.0 / inverse, zero, to: to_type, count }
-            }
+            Op::Quantize { scale, zero } => Kernel::Quantize { scale, zero, to: to_type, count },
             Op::Dequantize { scale, zero } => {
                 Kernel::Dequantize { scale, zero, from: from_type, count }
             }

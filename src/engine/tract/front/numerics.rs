@@ -7,7 +7,9 @@
 //! | ReduceLogSumExp, `ln(sum(exp(x)))` | infinite from 89 on | the largest is subtracted first |
 //! | LogSoftmax, `ln(softmax(x))` | as small as `ln` of the least number | `x - max - ln(sum)` |
 //! | Celu | right for `alpha` 1 only | `max(x, 0) + min(0, alpha * (exp(x / alpha) - 1))` |
+//! | QuantizeLinear | ties by a rounded reciprocal, sums that wrap | as ONNX defines it (`front::quantize`) |
 //! | integer Div and Mod | panic where the divisor is 0 | 0 there, as an ARM core divides |
+//! | Div by a constant below 2.9e-39, or whose quotient is rounded | times the reciprocal: infinite, off by a place | a division |
 //! | Gather, GatherND | panic, or another row's elements, for an index outside | NaN, or an error (below) |
 //! | GatherND | panics for an index below 0 | counts from the end |
 //! | OneHot | panics for an index outside | the value that means off |
@@ -16,10 +18,12 @@
 //! are integers; floating-point elements that it selects are NaN, so that of a batch's rows only the one
 //! with the bad index is spoilt, and visibly so.
 
+use super::quantize::{Quantize, QuantizeLinear};
 use tract_onnx::prelude::*;
 use tract_onnx::tract_core::internal::*;
 use tract_onnx::tract_core::ops::array::{Gather, GatherNd, OneHot};
 use tract_onnx::tract_core::ops::binary::TypedBinOp;
+use tract_onnx::tract_core::ops::cast::Cast;
 use tract_onnx::tract_core::ops::element_wise::ElementWiseOp;
 use tract_onnx::tract_core::ops::math;
 use tract_onnx::tract_core::ops::nn::{Reduce, Reducer, Softmax, SoftmaxKind};
@@ -33,6 +37,8 @@ pub fn register(onnx: &mut tract_onnx::Onnx) {
         let alpha: f32 = node.get_attr_opt("alpha")?.unwrap_or(1.0);
         Ok((expand(Celu(alpha)), vec![]))
     });
+    onnx.op_register
+        .insert("QuantizeLinear", |_, node| Ok((expand(QuantizeLinear::read(node)?), vec![])));
 }
 
 /// Rewrites what is wrong in a typed graph.
@@ -180,7 +186,9 @@ fn safe_form(model: &TypedModel, id: usize) -> TractResult<Option<Box<dyn TypedO
         Some(Box::new(Lookup(Select::Nd(gather.clone()))))
     } else if let Some(one_hot) = node.op_as::<OneHot>() {
         Some(Box::new(Hot(one_hot.clone())))
-    } else if fact.datum_type.is_integer() && (is_binary(node, "Div") || is_binary(node, "Rem")) {
+    } else if fact.datum_type.is_integer() && (is_binary(node, "Div") || is_binary(node, "Rem"))
+        || is_binary(node, "Div") && needs_quotient(model, node)?
+    {
         node.op_as::<TypedBinOp>().map(|op| Box::new(Divide(op.clone())) as Box<dyn TypedOp>)
     } else {
         None
@@ -231,9 +239,36 @@ impl Expansion for Celu {
     }
 }
 
-/// A quotient (or remainder) of integers that is 0 where the divisor is.
+/// Whether tract's multiplication by the reciprocal won't do in the place of a division of floats: the
+/// reciprocal is infinite, or what reads the quotient takes steps.
+fn needs_quotient(model: &TypedModel, node: &TypedNode) -> TractResult<bool> {
+    let divisor = &model.outlet_fact(node.inputs[1])?.konst;
+    if let Some(divisor) = divisor.as_ref().filter(|d| d.datum_type() == f32::datum_type()) {
+        let tiny = |&d: &f32| d != 0.0 && d.recip().is_infinite();
+        if divisor.try_as_plain_ram()?.as_slice::<f32>()?.iter().any(tiny) {
+            return Ok(true);
+        }
+    }
+    let mut readers = node.outputs[0].successors.to_vec();
+    while let Some(reader) = readers.pop() {
+        let reader = model.node(reader.node);
+        if reader.op_is::<AxisOp>() {
+            readers.extend(&reader.outputs[0].successors);
+        }
+        let rounds = reader.op_as::<ElementWiseOp>().is_some_and(|op| {
+            matches!(&*op.0.name(), "Floor" | "Ceil" | "Round" | "RoundHalfToEven")
+        });
+        let to_integer = reader.op_as::<Cast>().is_some_and(|cast| !cast.to.is_float());
+        if rounds || to_integer || reader.op_is::<Quantize>() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// A division that stays one; a quotient (or remainder) of integers is 0 where the divisor is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Divide(TypedBinOp);
+pub struct Divide(pub TypedBinOp);
 
 impl Op for Divide {
     fn name(&self) -> StaticName {
@@ -248,6 +283,9 @@ impl EvalOp for Divide {
 
     fn eval(&self, ctx: &EvalContext, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
         let (a, b) = args_2!(inputs);
+        if b.datum_type().is_float() {
+            return self.0.eval(ctx, tvec!(a, b));
+        }
         let width = b.datum_type().size_of();
         let zero = |element: &[u8]| element.iter().all(|&byte| byte == 0);
         if !b.as_bytes().chunks_exact(width).any(zero) {

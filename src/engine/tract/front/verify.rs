@@ -1,7 +1,7 @@
 //! What is wrong with a file, or would be read over, before the graph library sees it, and what is wrong
 //! with a typed graph before anything of its size is made.
 
-use super::{dtype_of, internal, quantized, recurrent};
+use super::{dtype_of, internal, quantize_forms, recurrent};
 use crate::engine::{EngineError, EngineErrorKind};
 use crate::limits::{GRAPH_NODES_COUNT_MAX, GRAPH_TENSOR_BYTES_MAX};
 use std::collections::HashSet;
@@ -70,7 +70,7 @@ pub(super) fn file(model: &ModelProto) -> Result<(), EngineError> {
         }
         names(graph)?;
         graph.initializer.iter().try_for_each(|t| stored(t, &t.name))?;
-        quantized::refuse_other_forms(graph)?;
+        quantize_forms::refuse_other_forms(graph)?;
         for node in &graph.node {
             self::node(node)?;
             for attribute in &node.attribute {
@@ -260,13 +260,6 @@ pub(super) fn typed(model: &TypedModel) -> Result<(), EngineError> {
             }
         }
         operator(model, node)?;
-    }
-    let mut names = HashSet::new();
-    for outlet in model.output_outlets().map_err(internal)? {
-        let name = model.outlet_label(*outlet).unwrap_or(&model.node(outlet.node).name);
-        if !names.insert(name) {
-            return Err(malformed(format!("two outputs are the one tensor {name:?}")));
-        }
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! What each operator does with rows that lie apart.
 
 use super::{Digit, State, Walk, shape, value};
-use crate::engine::tract::front::{numerics, window};
+use crate::engine::tract::front::{numerics, quantize, window};
 use tract_onnx::prelude::*;
 use tract_onnx::tract_core::ops::{self, array, cnn, nn};
 use tract_onnx::tract_hir::internal::*;
@@ -57,6 +57,7 @@ pub(super) fn apply(
         || op.is::<ops::cast::Cast>()
         || op.is::<ops::identity::Identity>()
         || op.is::<ops::logic::Iff>()
+        || op.is::<quantize::Quantize>()
         || op.is::<ops::quant::DequantizeLinearF32>()
         || op.is::<array::MultiBroadcastTo>()
     {
