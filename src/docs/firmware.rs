@@ -102,6 +102,15 @@
 //! alone are 0.8 MB. The tables for unwinding stay too: a panic in tract while a model loads is an error of that
 //! model, and not the end of the process.
 //!
+//! # A program without libraries
+//! `boards/build rpi5 --static` makes one program for any Linux on 64-bit ARM, whatever C library that has, or none:
+//! Alpine, Yocto with musl, an initramfs with nothing else in it. It has musl and LLVM's unwinder in it, as Zig
+//! compiles them, and the kernel loads it at an address of its choice, like any other. With Rust of rustup or of
+//! Debian it is linked from the same (`boards/linker`).
+//!
+//! It opens no shared library, so feature `ort` does not compile for it. The C library is not made so: which musl
+//! and which unwinder a firmware has is for its own toolchain to say.
+//!
 //! # What to know before it is on a device
 //! **Three ways to an answer.** *Blocking*: one call that copies in and out
 //! (`corelane_model_infer`), or fill, `submit`, `wait`. *Polled*: `submit`, then `poll` whenever it

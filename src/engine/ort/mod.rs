@@ -31,7 +31,14 @@
 //! driver's documentation and has not been run on one yet; `tests/ort/gpu.rs` has the tests, which say why
 //! they are skipped.
 //!
-//! Without the feature `ort` the settings are read and the library can be probed, but no model is loaded.
+//! Without the feature `ort` the settings are read and the library can be probed, but no model is loaded. A
+//! static program can open no shared library, so it can't be compiled with the feature.
+
+#[cfg(all(feature = "ort", target_feature = "crt-static"))]
+compile_error!(
+    "feature `ort` opens ONNX Runtime's shared library, which a static program can't: leave it out, or compile \
+     for a target of glibc (a board's default), or with `-C target-feature=-crt-static`"
+);
 
 pub mod cache;
 #[cfg(feature = "ort")]
