@@ -13,8 +13,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Address space of an instance's private heap; only what its fallback steps use is ever touched.
-const HEAP_BYTES: usize = 1 << 30;
+/// Address space of an instance's private heap; only what its fallback steps use is ever touched. A process of 32
+/// bits has room for a few dozen of these beside its models; with the other size, for two.
+const HEAP_BYTES: usize = if cfg!(target_pointer_width = "32") { 64 << 20 } else { 1 << 30 };
 
 /// What the engine shares with its instances.
 pub struct Program {
