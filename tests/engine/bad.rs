@@ -195,7 +195,7 @@ fn what_constants_make_is_bounded() {
 fn what_the_arena_has_no_room_for_is_not_run() {
     let pads = || integers("p", &[4], &[0, 0, 0, 1 << 20]);
     let any = Message::default().bytes(1, "y");
-    let file = |nodes: &[Message]| model(nodes, &[tensor("x", &FOUR)], &[any.clone()]);
+    let file = |nodes: &[Message]| model(nodes, &[tensor("x", &FOUR)], std::slice::from_ref(&any));
     let within = [pads(), n("Pad", &["x", "p"], "wide"), n("ReduceMax", &["wide"], "y")];
     // Outputs lie outside the arena.
     let (inner, outer) = (file(&within), file(&[pads(), n("Pad", &["x", "p"], "y")]));
