@@ -14,8 +14,6 @@ use super::gemm::{B, Dest, Tile, store};
 use super::simd::{Portable, Simd};
 use core::arch::naked_asm;
 
-/// Rows of a register tile.
-pub(super) const ROWS: usize = 4;
 /// Columns of a panel.
 pub(super) const COLUMNS: usize = 8;
 /// Vectors across a panel.
@@ -30,7 +28,7 @@ pub(super) fn available() -> bool {
     rustix::param::linux_hwcap().0 & NEON != 0
 }
 
-/// What the loops read: `runs` rows of `ROWS` pointers, each row's to `run_len` floats of A; from `b` on,
+/// What the loops read: `runs` rows of four pointers, each to `run_len` floats of a row of A; from `b` on,
 /// `runs * run_len` rows of `COLUMNS` floats; and as many of each further panel, `panel` bytes on.
 #[repr(C)]
 struct Products {
