@@ -123,8 +123,7 @@ impl Runtime {
             .collect();
         let shared = self.shared.clone();
         let desk = StatsDesk::spawn(waker.clone(), move |text| {
-            // Plain data with text keys: it always has a JSON form.
-            text.push_str(&serde_json::to_string(&stats::snapshot(&shared)).unwrap_or_default());
+            text.push_str(&stats::told(&stats::snapshot(&shared)));
         })
         .map_err(ServeError::System)?;
         let (pinned, pin) = mpsc::channel();

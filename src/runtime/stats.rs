@@ -1,5 +1,9 @@
 //! Snapshots of counters and histograms, for `stats` and the Prometheus endpoint.
 
+mod told;
+
+pub(super) use told::told;
+
 use super::Shared;
 use crate::engine::BackendReport;
 use crate::metrics::{Histogram, LaneStats, Summary, WorkerPhase, summarise};

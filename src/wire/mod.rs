@@ -57,7 +57,8 @@
 //! [`TENSOR_ALIGN_BYTES`](crate::limits::TENSOR_ALIGN_BYTES) (8) from the payload's start, gap bytes
 //! zero. `Opened`: a [`Signature`] in postcard. `Models`: `count` times a [`ModelEntry`] in postcard.
 //! `Stats`: JSON text in UTF-8, at most [`FRAME_BODY_BYTES_MAX`](crate::limits::FRAME_BODY_BYTES_MAX)
-//! bytes; in answer to `Reload` an array with an object for each model: `model`, `ok`, and `changed`, `version`,
+//! bytes, where what says least is left out if all would not fit (`too_long` tells how much that is); in answer to
+//! `Reload` an array with an object for each model: `model`, `ok`, and `changed`, `version`,
 //! `version_hash` and `took_ns`, or `reason` and `error`, which is cut where the array would not fit. All other
 //! messages: none.
 //!

@@ -54,6 +54,12 @@ pub fn render(stats: &Value) -> String {
         let _ = write!(out, "; allocator calls on workers and I/O thread since ready: {n}");
     }
     out.push('\n');
+    if let Some(bytes) = stats["too_long"].as_u64() {
+        let _ = writeln!(
+            out,
+            "all of it takes {bytes} bytes, more than one answer may have: what says least is left out"
+        );
+    }
     for model in stats["models"].as_array().into_iter().flatten() {
         let _ = writeln!(
             out,
@@ -106,6 +112,10 @@ pub fn render(stats: &Value) -> String {
             );
         }
         let _ = writeln!(out, "  without answer: {}", counts(&model["inference_request_failure"]));
+        if model["shortened"] == true {
+            let _ = writeln!(out, "  its details are left out");
+            continue;
+        }
         let _ = writeln!(out, "  batches closed by: {}", counts(&model["batch_closed"]));
         let _ = writeln!(out, "  runs by batch size: {}", counts(&model["batch_ran"]));
         out.push_str(&stage_table(model));
