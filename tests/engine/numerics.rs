@@ -1,7 +1,7 @@
 //! Operators at the ends of their range, against references at double precision.
 
 use super::onnx::{Axis, Message, constant, model, named, node, tensor, typed_tensor};
-use super::onnx::{with_float, with_int, with_ints};
+use super::onnx::{integers as whole, with_float, with_int, with_ints};
 use super::{BATCH, load};
 use corelane::engine::{Engine, EngineKind, PlanIndex, RunError};
 use corelane::model::check::values;
@@ -163,6 +163,70 @@ fn divisions_are_as_good_as_what_reads_them_needs() {
             let got = infer(&*two_rows(kind, &four(&nodes)), &[floats(&x)]).unwrap();
             assert_eq!(got, want, "{}", kind.name());
         }
+    }
+}
+
+#[test]
+fn strides_choose_from_what_they_are_given() {
+    let (x, y) = ([BATCH, Axis::Len(1), Axis::Len(12)], |n| [BATCH, Axis::Len(1), Axis::Len(n)]);
+    let ones = |name, n: usize| constant(name, FLOAT, &[1, 1, n as u64], floats(&vec![1.0; n]));
+    let second = with_ints(named("Conv", "s", &["t", "one"], &["y"]), "strides", &[2]);
+    // A sum of three, from the second on, every other one.
+    let sums = [
+        ones("three", 3),
+        with_ints(named("Conv", "c", &["x", "three"], &["sums"]), "dilations", &[2]),
+        whole("from", &[1], &[1]),
+        whole("to", &[1], &[7]),
+        whole("axis", &[1], &[2]),
+        named("Slice", "t", &["sums", "from", "to", "axis"], &["t"]),
+    ];
+    let shares = [with_int(named("Softmax", "t", &["x"], &["t"]), "axis", 2)];
+    let both = |nodes: &[Message], n| {
+        let nodes = [nodes, &[ones("one", 1), second.clone()]].concat();
+        model(&nodes, &[tensor("x", &x)], &[tensor("y", &y(n))])
+    };
+    let row: Vec<f64> = (0..12).map(|i| f64::from(i * i % 7) * 0.25).collect();
+    let sum: f64 = row.iter().map(|x| x.exp()).sum();
+    for (file, want) in [
+        (both(&sums, 3), (0..3).map(|j| (0..3).map(|k| row[1 + 2 * j + 2 * k]).sum()).collect()),
+        (both(&shares, 6), (0..6).map(|j| row[2 * j].exp() / sum).collect::<Vec<f64>>()),
+    ] {
+        for kind in OURS {
+            let x: Vec<f32> = row.iter().map(|&x| x as f32).collect();
+            let got = infer(&*two_rows(kind, &file), &[floats(&x.repeat(2))]).unwrap();
+            assert_eq!(got.len(), 2 * want.len());
+            for (got, want) in got.iter().zip(want.repeat(2)) {
+                assert!((got - want).abs() < 1e-6, "{}: {got} for {want}", kind.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn products_of_what_is_repeated_add_up_all_of_it() {
+    let ones = |name, shape: &[u64]| {
+        let len = shape.iter().product::<u64>() as usize;
+        constant(name, FLOAT, shape, floats(&vec![1.0; len]))
+    };
+    let nodes = [
+        whole("from", &[1], &[0]),
+        whole("to", &[1], &[1]),
+        whole("axis", &[1], &[1]),
+        named("Slice", "s", &["x", "from", "to", "axis"], &["s"]),
+        whole("times", &[2], &[1, 2]),
+        named("Tile", "t", &["s", "times"], &["t"]),
+        ones("w", &[2, 8]),
+        ones("b", &[1, 8]),
+        named("Gemm", "g", &["t", "w", "b"], &["g"]),
+        ones("v", &[8, 4]),
+        ones("c", &[1]),
+        named("Gemm", "y", &["g", "v", "c"], &["y"]),
+    ];
+    let x = [0.5, 9.0, 9.0, 9.0, -3.0, 9.0, 9.0, 9.0f32];
+    let want = [0.5, -3.0].map(|x| [8.0 * (2.0 * x + 1.0) + 1.0; 4]).concat();
+    for kind in OURS {
+        let got = infer(&*two_rows(kind, &four(&nodes)), &[floats(&x)]).unwrap();
+        assert_eq!(got, want, "{}", kind.name());
     }
 }
 

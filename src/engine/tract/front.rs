@@ -3,6 +3,8 @@
 //! A file is parsed once ([`parse`]); [`Parsed::typed`] then gives the graph for one batch size as
 //! tract typed it, and [`Parsed::concretise`] the same after tract's declutter passes.
 
+#[path = "front/barrier.rs"]
+mod barrier;
 #[path = "front/bind.rs"]
 mod bind;
 #[path = "front/bounds.rs"]
@@ -276,12 +278,16 @@ pub fn follow_rows(
     Ok(())
 }
 
-/// Runs tract's declutter passes.
+/// Runs tract's declutter passes, but for what they do wrong to strides.
 ///
 /// # Errors
 /// `Untyped` where they fail.
-pub fn declutter(model: TypedModel) -> Result<TypedModel, EngineError> {
-    guarded("decluttering the graph", || model.into_decluttered()).map_err(|failure| {
+pub fn declutter(mut model: TypedModel) -> Result<TypedModel, EngineError> {
+    let decluttered = guarded("decluttering the graph", || {
+        barrier::raise(&mut model)?;
+        model.into_decluttered()
+    });
+    decluttered.map_err(|failure| {
         failure.into_error(EngineErrorKind::Untyped, "the graph can't be simplified")
     })
 }
