@@ -1,16 +1,78 @@
 /* corelane: embedded inference with pinned workers and no heap on the request path.
  *
- * Generated from the sources (src/capi); a test holds it against them. The rules of names, ownership,
- * errors, threads and processes are on that module's page; in short:
- *   - what _new and _start give is the caller's, and ends with _free and _stop; all else is borrowed;
- *   - 0 is done, below 0 an error, and corelane_error_message() says which;
- *   - a request is used by one thread at a time, all else by any number.
+ * Generated from the sources (src/capi); a test holds it against them. What holds for all functions
+ * comes first, each one's own rule stands at it.
+ *
+ * NAMES
+ * - A function is `corelane_NOUN_VERB` or `corelane_NOUN_PROPERTY`, with a word more where that is
+ *   not enough: `corelane_request_submit_callback`. Its first argument is the noun.
+ * - A type is `corelane_NOUN`, a constant `CORELANE_NOUN_VALUE`.
+ * - A number of bytes is called `bytes`, of microseconds `..._us`, of nanoseconds `..._ns`.
+ * - `const` before the thing that a function is about says that the call does not end it.
+ *
+ * WHO OWNS WHAT
+ * - `_new` and `_start` give the caller something that only it may, and must, end: with `_free` and
+ *   `_stop` of the same noun. Nothing else is to be ended; `free()` is never right.
+ * - What a function is given stays the caller's, and is not kept beyond the call: texts and lists are
+ *   copied. `user` pointers are passed on, never looked at.
+ * - What a function returns by pointer belongs to its first argument, and is gone with it.
+ * - A request that was freed comes round again as another one, at the same address. Freed once more by
+ *   mistake it may be somebody else's by then, and nothing can tell: forget a pointer when it is freed.
+ * - Each function says its own rule under "Ownership".
+ *
+ * ERRORS
+ * Functions that can fail return a `corelane_status`: 0 is done, above 0 no error (not yet), below
+ * 0 an error. `corelane_status_text` has a static text for each, `corelane_error_message` the
+ * calling thread's sentence with names and numbers, which every call that fails sets anew. Results are
+ * written only on success. A null pointer where there should be none is an error, not a crash. No panic
+ * crosses the border: it becomes `CORELANE_STATUS_PANIC`. C++ exceptions must not leave a callback.
+ *
+ * THREADS
+ * - No thread exists before `corelane_runtime_start`; after `corelane_runtime_stop` there is none.
+ *   Loading and stopping run on a thread of their own that ends with the call.
+ * - Runtimes and models may be used by any number of threads. A request is used by one thread at a
+ *   time; a second one is told `BUSY`. A builder is used by one thread at a time, and the rule is the
+ *   caller's to keep.
+ * - Callbacks are called by `corelane_runtime_dispatch`, on the thread that calls it, and nowhere
+ *   else; a runtime without callbacks needs no dispatch. A callback may call everything but `_dispatch`
+ *   and `_stop` of its runtime, which are `BUSY` there; while it waits, as in `_infer`, no other is called.
+ * - No function that ends in `_wait`, `_infer`, `_dispatch`, `_start` or `_stop` belongs in a signal
+ *   handler; no other one does either.
+ *
+ * PROCESSES
+ * - The library sets no signal handler, changes no signal mask, registers nothing with `atexit`, and
+ *   writes to no standard stream, but for the message of a caught panic.
+ * - `dlclose` unloads it if every runtime is stopped; it can be loaded and started again.
+ * - After `fork` the child has none of the parent's threads. Every function that would need them
+ *   returns `FORKED` there (Linux 4.14 and later tell the child apart; earlier ones don't). The
+ *   child's copy can't be stopped; its memory is the parent's until written, and `exec` ends it. The
+ *   child may start runtimes of its own if no other thread of the parent was inside corelane or the
+ *   allocator when it forked. Descriptors are closed by `exec`.
+ *
+ * VERSIONS
+ * The program's version is compared when a builder is made. A `corelane_tensor` and a `corelane_receipt` may
+ * get more fields at their ends, so their size is passed along; a `corelane_input` and a `corelane_output`
+ * stand in arrays, and stay as they are.
+ *
+ * MEMORY
+ * A program that links the C library has its Rust parts allocate through
+ * `CountingAllocator`, so the contract is kept and counted:
+ * `corelane_runtime_hot_allocations`. From `corelane_request_new` to `corelane_request_free`, and in
+ * `corelane_model_infer` and `corelane_runtime_dispatch`, the calling thread allocates nothing either.
+ * A Rust program that links the crate keeps its own allocator: the C library's is compiled in only by
+ * `make lib`, which sets `--cfg corelane_c_library`.
  */
 #ifndef CORELANE_H
 #define CORELANE_H
 
 /** A time to wait that has no end. */
 #define CORELANE_WAIT_FOREVER UINT64_MAX
+
+#if defined(__GNUC__) && !defined(__cplusplus)
+/* Each enum's name is also that of its integer type; C++ takes the other branch. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wc++-compat"
+#endif
 
 #include <stddef.h>
 #include <stdint.h>
@@ -524,21 +586,28 @@ void corelane_builder_free(struct corelane_builder *builder);
 corelane_status corelane_builder_add_model(struct corelane_builder *builder, const char *path);
 
 /**
- * Takes models, worker cores or the board that plans them, the idle strategy and real-time options
- * from a `corelane.toml`, in place of what the builder holds. What such a file says of sockets, metrics and messages is for `corelane serve`
- * and is not looked at.
+ * Takes everything that a `corelane.toml` says, in place of what the builder holds: models, the cache
+ * directory, memory, worker cores or the board that plans them, the idle strategy, `on_load_error` and
+ * real-time options. The counters say what came of it: `board`, `realtime`, `not_served`.
+ *
+ * What only `corelane serve` does is an error here, so that nothing is left out in silence: `metrics`,
+ * `metrics_allow_non_loopback`, `[listen]`, `[log]`, and in `[runtime]` `io_core`, `drain_timeout_ms`
+ * and a `model_control_mode` other than `none`.
+ *
+ * `[memory]` is for the whole process: runtimes that run at the same time ask for the same.
  *
  * Ownership: `path` stays the caller's.
  *
  * Errors:
- * `INVALID_ARGUMENT`; `CONFIG`: the message names the key and the line.
+ * `INVALID_ARGUMENT`; `CONFIG`: the message names the key and the line. Then the builder is as before.
  */
 corelane_status corelane_builder_read_config(struct corelane_builder *builder,
                                              const char *path);
 
 /**
  * One pinned worker on each of `count` cores. The default is every core that the scheduler allows
- * but the first, which is left to the program.
+ * but the first, which is left to the program. Each runtime takes its cores for itself: two with the
+ * default have a worker each on the same cores, which a message of level 2 tells (`corelane_log_set`).
  *
  * Ownership: `cores` stays the caller's; it is copied.
  *
@@ -675,7 +744,7 @@ corelane_status corelane_model_infer(const struct corelane_model *model,
                                      const struct corelane_output *outputs,
                                      size_t output_count,
                                      uint64_t timeout_us,
-                                     struct corelane_receipt *receipt_out,
+                                     struct corelane_receipt *receipt,
                                      size_t receipt_bytes);
 
 /**
@@ -697,7 +766,8 @@ corelane_status corelane_request_new(const struct corelane_model *model,
  * not run if it still waits, and its callback is not called.
  *
  * Ownership: the request is corelane's again; what `corelane_request_input` and
- * `corelane_request_output` gave is not to be touched any more.
+ * `corelane_request_output` gave is not to be touched any more. Its address comes round again as that
+ * of another request, so a second call with it may free that one, and say `OK`.
  *
  * Errors:
  * `BUSY`: another thread uses it, or its callback is due: then nothing has changed, and the callback
@@ -824,14 +894,15 @@ corelane_status corelane_request_infer(struct corelane_request *request);
  *
  * Errors:
  * `MODEL`, `CONFIG`, `AFFINITY`, `LIMIT`, `WORKER`, `SYSTEM`, `INVALID_ARGUMENT`: the first thing
- * that is not as asked for. Then nothing keeps running.
+ * that is not as asked for. Then nothing keeps running. `CONFIG` too where a runtime that runs in this
+ * process was started with another `[memory]`.
  */
 corelane_status corelane_runtime_start(const struct corelane_builder *builder,
                                        struct corelane_runtime **runtime);
 
 /**
- * Accepts nothing more, waits at most `timeout_us` microseconds until every accepted request has
- * ended, then ends the workers and frees the runtime. No other call with this runtime, its models
+ * Accepts nothing more, waits at most `timeout_us` microseconds (`CORELANE_WAIT_FOREVER`: as long as
+ * it takes) until every accepted request has ended, then ends the workers and frees the runtime. No other call with this runtime, its models
  * or its requests may run meanwhile or come later.
  *
  * Ownership: if it returns `OK` the runtime is gone, with its models. Else it is the caller's
@@ -841,7 +912,8 @@ corelane_status corelane_runtime_start(const struct corelane_builder *builder,
  * `IN_USE`: requests are not freed (nothing has changed); `TIMEOUT`: requests still run; `BUSY`:
  * from within a callback; `FORKED`; `INVALID_ARGUMENT`.
  */
-corelane_status corelane_runtime_stop(struct corelane_runtime *runtime, uint64_t timeout_us);
+corelane_status corelane_runtime_stop(struct corelane_runtime *runtime,
+                                      uint64_t timeout_us);
 
 /**
  * The model called `name`.
@@ -880,8 +952,8 @@ int corelane_runtime_event_fd(const struct corelane_runtime *runtime);
 
 /**
  * Calls the callbacks of the requests that have ended, on the calling thread. Waits at most
- * `timeout_us` microseconds until there is one; 0 does not wait. `called` may be null, else it is
- * set to the number of callbacks that were called.
+ * `timeout_us` microseconds until there is one; 0 does not wait, `CORELANE_WAIT_FOREVER` has no end.
+ * `called` may be null, else it is set to the number of callbacks that were called.
  *
  * Ownership: each request is its program's again when its callback is called.
  *
@@ -945,6 +1017,10 @@ const char *corelane_error_message(void);
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus
+
+#if defined(__GNUC__) && !defined(__cplusplus)
+#pragma GCC diagnostic pop
+#endif
 
 #ifdef __cplusplus
 extern "C" {

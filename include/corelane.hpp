@@ -7,6 +7,7 @@
 
 #include <corelane.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -31,7 +32,7 @@ public:
     const char *name() const noexcept { return corelane_status_name(status_); }
 
 private:
-    // Some statuses come without a sentence of their own, such as those that a callback is given.
+    // The thread's sentence is that of its last call that failed: this one's, if the error is made at once.
     static std::string text(corelane_status status) {
         std::string text = corelane_status_text(status);
         const char *message = corelane_error_message();
@@ -45,6 +46,11 @@ private:
 inline corelane_status check(corelane_status status) {
     if (status < 0) throw Error(status);
     return status;
+}
+
+// A time as the C functions take it; what is below zero is over.
+inline std::uint64_t microseconds(std::chrono::microseconds time) noexcept {
+    return time.count() < 0 ? 0u : static_cast<std::uint64_t>(time.count());
 }
 
 // Elements of a tensor in memory that somebody else owns; std::span is C++20's.
@@ -172,8 +178,7 @@ public:
 
     // Whether the answer came in time; if not, it may still come.
     bool wait_for(std::chrono::microseconds time) {
-        const auto us = time.count() < 0 ? 0u : static_cast<std::uint64_t>(time.count());
-        const corelane_status status = corelane_request_wait(get(), us);
+        const corelane_status status = corelane_request_wait(get(), microseconds(time));
         return status != CORELANE_STATUS_TIMEOUT && check(status) == CORELANE_STATUS_OK;
     }
 
@@ -184,23 +189,41 @@ public:
     }
 
     // Submits; `done(Request, corelane_status)` is called by Runtime::dispatch when it has ended. It
-    // must not throw. The function is kept on the heap until then.
+    // must not throw. The function is kept on the heap until then. If the Runtime is destroyed before,
+    // the function is destroyed without being called: what it refers to may be gone.
     template <class F> static void submit(Request request, F done) {
         auto call = std::make_unique<Call<F>>(Call<F>{request.model_, std::move(done)});
         const auto run = [](corelane_request *ended, corelane_status status, void *user) noexcept {
             std::unique_ptr<Call<F>> kept(static_cast<Call<F> *>(user));
-            kept->done(Request(kept->model, ended), status);
+            Request back(kept->model, ended);
+            undelivered()--;
+            if (!closing()) kept->done(std::move(back), status);
         };
         check(corelane_request_submit_callback(request.get(), run, call.get()));
+        undelivered()++;
         request.request_.release();
         call.release();
     }
 
 private:
+    friend class Runtime;
+
     template <class F> struct Call {
         Model model;
         F done;
     };
+
+    // Functions that are not called yet, of all runtimes.
+    static std::atomic<long> &undelivered() noexcept {
+        static std::atomic<long> count{0};
+        return count;
+    }
+
+    // Whether this thread destroys a runtime.
+    static bool &closing() noexcept {
+        static thread_local bool is = false;
+        return is;
+    }
 
     struct Free {
         void operator()(corelane_request *request) const noexcept {
@@ -275,7 +298,8 @@ private:
     std::unique_ptr<corelane_builder, Free> builder_;
 };
 
-// A running runtime. The destructor stops it; call stop() to learn how that went.
+// A running runtime. The destructor stops it, and takes back what dispatch() has not delivered, without
+// calling anybody; call stop() to learn how that went.
 class Runtime {
 public:
     explicit Runtime(const Builder &builder) {
@@ -305,8 +329,7 @@ public:
     // Calls the functions of the requests that have ended; returns how many.
     std::uint32_t dispatch(std::chrono::microseconds wait = {}) {
         std::uint32_t called = 0;
-        const auto us = wait.count() < 0 ? 0u : static_cast<std::uint64_t>(wait.count());
-        check(corelane_runtime_dispatch(get(), us, &called));
+        check(corelane_runtime_dispatch(get(), microseconds(wait), &called));
         return called;
     }
 
@@ -327,15 +350,20 @@ public:
 
     // Answers what was accepted, and ends. If it throws, the runtime is there still.
     void stop(std::chrono::microseconds patience = std::chrono::seconds(10)) {
-        check(corelane_runtime_stop(get(), static_cast<std::uint64_t>(patience.count())));
+        check(corelane_runtime_stop(get(), microseconds(patience)));
         runtime_.release();
     }
 
 private:
     struct Stop {
-        // Requests that outlive their runtime keep it: it is leaked rather than pulled away.
+        // A Request that outlives its runtime keeps it: it is leaked rather than pulled away.
         void operator()(corelane_runtime *runtime) const noexcept {
-            corelane_runtime_stop(runtime, 10'000'000);
+            const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+            Request::closing() = true;
+            while (corelane_runtime_stop(runtime, 10'000'000) == CORELANE_STATUS_IN_USE &&
+                   Request::undelivered() > 0 && std::chrono::steady_clock::now() < end)
+                corelane_runtime_dispatch(runtime, 100'000, nullptr);
+            Request::closing() = false;
         }
     };
 

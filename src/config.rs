@@ -14,14 +14,13 @@ use crate::engine::ort::settings::{Wanted, parse_providers};
 use crate::engine::{EngineKind, MemoryOptions, Wish};
 use crate::limits::{
     BATCH_ROWS_MAX, CONNECTIONS_MAX, MODELS_MAX, QUEUE_DELAY_US_MAX, SLOTS_PER_MODEL_MAX,
-    TEXT_FILE_BYTES_MAX, TIMEOUT_US_MAX, WORKERS_MAX,
+    TIMEOUT_US_MAX, WORKERS_MAX,
 };
 use crate::logs::Options;
 use crate::model::manifest::WEIGHT_MAX;
 use crate::model::{InstanceGroup, Manifest, ModelError};
 use crate::runtime::{BoardMismatch, RealTime};
-use crate::sys::files;
-use crate::toml_errors::{Document, Table, TomlError};
+use crate::toml_errors::{Table, TomlError};
 use crate::transport::SerialOptions;
 use crate::units::{CoreId, Micros};
 use crate::worker::IdleStrategy;
@@ -320,25 +319,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads a file. Relative paths in it are taken from its own directory.
-    ///
-    /// # Errors
-    /// The file can't be read, or is wrong: then the error names the key and the line.
-    pub fn read(path: &Path) -> Result<Config, ConfigError> {
-        let text = files::read_any_text(path, TEXT_FILE_BYTES_MAX)
-            .map_err(|source| ConfigError::Io { path: path.into(), source })?;
-        let base = path.parent().unwrap_or(Path::new(""));
-        Ok(Config::parse(&path.display().to_string(), &text, base)?)
-    }
-
-    /// Reads `text`; errors call it `file`, and relative paths in it are taken from `base`.
-    ///
-    /// # Errors
-    /// Not TOML, an unknown key, a value of the wrong type or out of its bounds, or values that
-    /// contradict each other; each with the key and the line.
-    pub fn parse(file: &str, text: &str, base: &Path) -> Result<Config, TomlError> {
-        let document = Document::parse(file, text)?;
-        let root = document.root();
+    /// The configuration in a document, whose relative paths are taken from `base`.
+    fn of(root: &Table<'_>, base: &Path) -> Result<Config, TomlError> {
         let mut config = Config { metrics: root.text("metrics")?, ..Config::default() };
         set(&mut config.metrics_allow_non_loopback, root.boolean("metrics_allow_non_loopback")?);
         config.cache = root.text("cache")?.map(|dir| base.join(dir));
@@ -593,6 +575,7 @@ mod control;
 mod error;
 mod load_error;
 mod log_table;
+mod read;
 mod realtime;
 
 #[cfg(test)]

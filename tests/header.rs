@@ -17,17 +17,66 @@ fn source(file: &str) -> PathBuf {
     root().join(format!("src/capi/{file}.rs"))
 }
 
-const INTRODUCTION: &str = "\
+/// The header's first comment: the rules that `src/capi/mod.rs` states, as plain text.
+fn introduction() -> String {
+    let text = std::fs::read_to_string(source("mod")).unwrap();
+    let rules = text.lines().map_while(|line| line.strip_prefix("//!"));
+    let rules =
+        rules.skip_while(|line| *line != " # Names").map(|line| match line.strip_prefix(" # ") {
+            Some(title) => format!(" {}", title.to_uppercase()),
+            None => without_links(line),
+        });
+    let mut comment = "\
 /* corelane: embedded inference with pinned workers and no heap on the request path.
  *
- * Generated from the sources (src/capi); a test holds it against them. The rules of names, ownership,
- * errors, threads and processes are on that module's page; in short:
- *   - what _new and _start give is the caller's, and ends with _free and _stop; all else is borrowed;
- *   - 0 is done, below 0 an error, and corelane_error_message() says which;
- *   - a request is used by one thread at a time, all else by any number.
- */";
+ * Generated from the sources (src/capi); a test holds it against them. What holds for all functions
+ * comes first, each one's own rule stands at it.
+ *\n"
+    .to_owned();
+    for line in rules {
+        comment += &format!(" *{line}\n");
+    }
+    assert!(comment.lines().count() > 40, "the rules are gone from {:?}", source("mod"));
+    comment + " */"
+}
+
+/// Rust's links as their words: `[text](path)` and `` [`text`] ``.
+fn without_links(line: &str) -> String {
+    let mut out = String::new();
+    let mut rest = line;
+    while let Some((before, (inside, after))) =
+        rest.split_once('[').and_then(|(b, a)| Some((b, a.split_once(']')?)))
+    {
+        let target = after.strip_prefix('(').and_then(|a| a.split_once(')'));
+        out += before;
+        // Brackets that are no link stay.
+        match inside.starts_with('`') {
+            true => out += inside,
+            false => out += &format!("[{inside}]"),
+        }
+        rest = target.map_or(after, |(_, after)| after);
+    }
+    out + rest
+}
+
+const PREAMBLE: &str = "\
+#ifndef CORELANE_H
+#define CORELANE_H
+
+/** A time to wait that has no end. */
+#define CORELANE_WAIT_FOREVER UINT64_MAX
+
+#if defined(__GNUC__) && !defined(__cplusplus)
+/* Each enum's name is also that of its integer type; C++ takes the other branch. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored \"-Wc++-compat\"
+#endif";
 
 const TRAILER: &str = "\
+#if defined(__GNUC__) && !defined(__cplusplus)
+#pragma GCC diagnostic pop
+#endif
+
 #ifdef __cplusplus
 extern \"C\" {
 #endif
@@ -55,10 +104,7 @@ fn generate() -> String {
     let mut config = cbindgen::Config {
         language: cbindgen::Language::C,
         cpp_compat: true,
-        header: Some(format!(
-            "{INTRODUCTION}\n#ifndef CORELANE_H\n#define CORELANE_H\n\n/** A time to wait that has \
-             no end. */\n#define CORELANE_WAIT_FOREVER UINT64_MAX"
-        )),
+        header: Some(introduction() + "\n" + PREAMBLE),
         sys_includes: vec!["stddef.h".into(), "stdint.h".into()],
         no_includes: true,
         line_length: 100,

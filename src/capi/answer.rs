@@ -1,9 +1,9 @@
 //! Answers, read in their slots.
 
 use super::args::{borrow, place, put_prefix};
-use super::model::check_len;
+use super::model::{check_len, no_tensor};
 use super::request::{DONE, FILLING, Held, Stage, corelane_request};
-use super::status::{corelane_status, guard, guard_value, infer_error};
+use super::status::{Told, corelane_status, guard, guard_value};
 use crate::runtime::Answer;
 use std::ffi::c_void;
 
@@ -57,7 +57,7 @@ pub(super) const CLOSE_REASONS: [corelane_close_reason; 6] = [
     corelane_close_reason::Drain,
 ];
 
-pub(super) fn receipt(answer: &Answer) -> corelane_receipt {
+pub(super) fn filled(answer: &Answer) -> corelane_receipt {
     let r = answer.receipt();
     corelane_receipt {
         queue_ns: r.queue_ns.0,
@@ -100,9 +100,9 @@ pub unsafe extern "C" fn corelane_request_output(
     })
 }
 
-fn output<'a>(held: &'a mut Held<'_>, index: usize) -> Result<&'a [u8], corelane_status> {
-    let Stage::Done(answer) = held.stage() else { return Err(corelane_status::WrongState) };
-    answer.output_bytes(index).map_err(|e| infer_error(&e))
+fn output<'a>(held: &'a mut Held<'_>, index: usize) -> Result<&'a [u8], Told> {
+    let count = held.model().handle.signature().outputs.len();
+    held.answer()?.output_bytes(index).map_err(|_| no_tensor("output", index, count))
 }
 
 /// Copies output `index` out.
@@ -150,10 +150,7 @@ pub unsafe extern "C" fn corelane_request_receipt(
         // SAFETY: C's promise: a request that is not freed.
         let request = unsafe { borrow(request, "request") }?;
         let mut held = request.hold(&[DONE])?;
-        let Stage::Done(answer) = held.stage() else {
-            return Err(corelane_status::WrongState);
-        };
-        let filled = self::receipt(answer);
+        let filled = filled(held.answer()?);
         // SAFETY: C's promise: `receipt_bytes` bytes may be written.
         unsafe { put_prefix(receipt, receipt_bytes, filled, "receipt") }
     })

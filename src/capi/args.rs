@@ -1,13 +1,13 @@
 //! What C hands over: pointers and texts, looked at before they are used.
 
-use super::status::{corelane_status, fail};
+use super::status::{Told, corelane_status, fail};
 use std::ffi::{CStr, c_char};
 
 /// The thing behind a pointer that C gave.
 ///
 /// # Safety
 /// `ptr` is null, or points to a live `T` that nobody changes during `'a` but through `&T`.
-pub(super) unsafe fn borrow<'a, T>(ptr: *const T, what: &str) -> Result<&'a T, corelane_status> {
+pub(super) unsafe fn borrow<'a, T>(ptr: *const T, what: &str) -> Result<&'a T, Told> {
     // SAFETY: the caller's promise.
     unsafe { ptr.as_ref() }.ok_or_else(|| null(what))
 }
@@ -16,20 +16,17 @@ pub(super) unsafe fn borrow<'a, T>(ptr: *const T, what: &str) -> Result<&'a T, c
 ///
 /// # Safety
 /// `ptr` is null, or points to a live `T` that nobody else reaches during `'a`.
-pub(super) unsafe fn borrow_mut<'a, T>(
-    ptr: *mut T,
-    what: &str,
-) -> Result<&'a mut T, corelane_status> {
+pub(super) unsafe fn borrow_mut<'a, T>(ptr: *mut T, what: &str) -> Result<&'a mut T, Told> {
     // SAFETY: the caller's promise.
     unsafe { ptr.as_mut() }.ok_or_else(|| null(what))
 }
 
-pub(super) fn null(what: &str) -> corelane_status {
+pub(super) fn null(what: &str) -> Told {
     fail(corelane_status::InvalidArgument, format_args!("{what} is a null pointer"))
 }
 
 /// Checks that a result has a place to go, before anything is done.
-pub(super) fn place<T>(out: *mut T, what: &str) -> Result<Place<T>, corelane_status> {
+pub(super) fn place<T>(out: *mut T, what: &str) -> Result<Place<T>, Told> {
     if out.is_null() { Err(null(what)) } else { Ok(Place(out)) }
 }
 
@@ -62,7 +59,7 @@ impl Place<u8> {
 ///
 /// # Safety
 /// `ptr` is null, or points to bytes that end with a zero and do not change during `'a`.
-pub(super) unsafe fn text<'a>(ptr: *const c_char, what: &str) -> Result<&'a str, corelane_status> {
+pub(super) unsafe fn text<'a>(ptr: *const c_char, what: &str) -> Result<&'a str, Told> {
     if ptr.is_null() {
         return Err(null(what));
     }
@@ -77,11 +74,7 @@ pub(super) unsafe fn text<'a>(ptr: *const c_char, what: &str) -> Result<&'a str,
 ///
 /// # Safety
 /// `ptr` is null or points to `count` values that do not change during `'a`.
-pub(super) unsafe fn list<'a, T>(
-    ptr: *const T,
-    count: usize,
-    what: &str,
-) -> Result<&'a [T], corelane_status> {
+pub(super) unsafe fn list<'a, T>(ptr: *const T, count: usize, what: &str) -> Result<&'a [T], Told> {
     match (ptr.is_null(), count) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(null(what)),
@@ -100,7 +93,7 @@ pub(super) unsafe fn put_prefix<T: Copy>(
     bytes: usize,
     value: T,
     what: &str,
-) -> Result<(), corelane_status> {
+) -> Result<(), Told> {
     if out.is_null() {
         return Err(null(what));
     }

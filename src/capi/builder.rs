@@ -1,16 +1,18 @@
 //! What a runtime is made from.
 
 use super::args::{borrow, borrow_mut, list, place, text};
-use super::status::{build_error, corelane_status, fail, guard, guard_value};
+use super::status::{Told, build_error, corelane_status, fail, guard, guard_value};
 use crate::board::Machine;
 use crate::config::{Config, ModelEntry, Workers};
 use crate::limits::{MODELS_MAX, WORKERS_MAX};
-use crate::model::{LoadedModel, Manifest};
-use crate::runtime::{BuildError, ModelSetup, RealTime, Runtime, WaitPolicy, plan_board};
+use crate::runtime::{
+    BuildError, Configured, ModelSetup, ModelSource, PlannedBoard, Runtime, WaitPolicy, take_board,
+};
 use crate::units::{CoreId, Micros};
 use crate::worker::IdleStrategy;
 use std::ffi::c_char;
-use std::path::Path;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
 
 /// The version of the C interface: the upper half changes when something existing changes, the lower
 /// when something is added. A program runs with a library of the same upper half and the same or a
@@ -33,42 +35,42 @@ pub enum corelane_idle {
 /// the other or at the same time.
 #[derive(Clone, Default)]
 pub struct corelane_builder {
-    models: Vec<ModelEntry>,
-    workers: Workers,
-    idle: IdleStrategy,
-    realtime: RealTime,
+    pub(super) config: Config,
+    /// The plan that names the worker cores, as wanted and as got.
+    board: Option<PlannedBoard>,
     pub(super) wait: WaitPolicy,
 }
 
 impl corelane_builder {
     /// Loads the models and starts the workers.
     pub(super) fn build(&self) -> Result<Runtime, BuildError> {
-        let mut builder = Runtime::builder().idle(self.idle).realtime(self.realtime);
-        builder = match &self.workers {
-            Workers::AllButFirst => builder,
-            Workers::Cores(cores) => builder.cores(cores.iter().copied()),
-            Workers::Unpinned(workers) => builder.unpinned(*workers),
-        };
-        for entry in &self.models {
-            builder = builder.model(load(entry)?);
+        let cache = &self.config.cache;
+        let (runtime, _) = Configured::load(&self.config, |entry| load(entry, cache))?.build()?;
+        if let Some(board) = &self.board {
+            runtime.shared().add_fact("board", board);
         }
-        builder.build()
+        Ok(runtime)
+    }
+
+    /// Has the workers where the program says, and not where a board's plan said.
+    fn set_workers(&mut self, workers: Workers) {
+        self.config.workers = workers;
+        self.board = None;
     }
 }
 
-fn load(entry: &ModelEntry) -> Result<ModelSetup, BuildError> {
-    let failed = |error| BuildError::Model {
+fn load(entry: &ModelEntry, cache: &Option<PathBuf>) -> Result<ModelSetup, BuildError> {
+    let loaded = ModelSource::of(entry.clone(), cache.clone()).load();
+    let setup = loaded.map_err(|error| BuildError::Model {
         model: entry.path.display().to_string(),
         reason: Box::new(error),
-    };
-    let mut manifest = Manifest::read(&entry.path).map_err(failed)?;
-    entry.apply(&mut manifest).map_err(failed)?;
-    let model = LoadedModel::load(manifest).map_err(failed)?;
-    event!(info, "model {}: loaded from {}", model.manifest.name, entry.path.display());
-    if let Some(reason) = &model.batching.reason {
-        event!(warn, "model {}: batching is off: {}", model.manifest.name, reason);
+    })?;
+    event!(info, "model {}: loaded from {}", setup.name, entry.path.display());
+    let batching = setup.inspection.as_ref().map(|i| &i.batching);
+    if let Some(reason) = batching.and_then(|b| b.reason.as_ref()) {
+        event!(warn, "model {}: batching is off: {}", setup.name, reason);
     }
-    Ok(model.into())
+    Ok(setup)
 }
 
 /// The version of the C interface that this library has.
@@ -148,23 +150,29 @@ pub unsafe extern "C" fn corelane_builder_add_model(
         let builder = unsafe { borrow_mut(builder, "builder") }?;
         // SAFETY: C's promise: a text that ends with a zero.
         let path = unsafe { text(path, "path") }?;
-        if builder.models.len() >= MODELS_MAX {
+        if builder.config.models.len() >= MODELS_MAX {
             let text = format_args!("model {path:?} is one too many; {MODELS_MAX} are served");
             return Err(fail(corelane_status::Limit, text));
         }
-        builder.models.push(ModelEntry::new(path));
+        builder.config.models.push(ModelEntry::new(path));
         Ok(())
     })
 }
 
-/// Takes models, worker cores or the board that plans them, the idle strategy and real-time options
-/// from a `corelane.toml`, in place of what the builder holds. What such a file says of sockets, metrics and messages is for `corelane serve`
-/// and is not looked at.
+/// Takes everything that a `corelane.toml` says, in place of what the builder holds: models, the cache
+/// directory, memory, worker cores or the board that plans them, the idle strategy, `on_load_error` and
+/// real-time options. The counters say what came of it: `board`, `realtime`, `not_served`.
+///
+/// What only `corelane serve` does is an error here, so that nothing is left out in silence: `metrics`,
+/// `metrics_allow_non_loopback`, `[listen]`, `[log]`, and in `[runtime]` `io_core`, `drain_timeout_ms`
+/// and a `model_control_mode` other than `none`.
+///
+/// `[memory]` is for the whole process: runtimes that run at the same time ask for the same.
 ///
 /// Ownership: `path` stays the caller's.
 ///
 /// # Errors
-/// `INVALID_ARGUMENT`; `CONFIG`: the message names the key and the line.
+/// `INVALID_ARGUMENT`; `CONFIG`: the message names the key and the line. Then the builder is as before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn corelane_builder_read_config(
     builder: *mut corelane_builder,
@@ -175,26 +183,17 @@ pub unsafe extern "C" fn corelane_builder_read_config(
         let builder = unsafe { borrow_mut(builder, "builder") }?;
         // SAFETY: C's promise: a text that ends with a zero.
         let path = unsafe { text(path, "path") }?;
-        let config = Config::read(Path::new(path))
-            .map_err(|e| fail(corelane_status::Config, format_args!("{e}")))?;
-        let workers = match &config.board {
-            None => config.workers,
-            Some(board) => {
-                let planned = plan_board(board, &Machine::here(), config.board_mismatch)
-                    .map_err(|e| fail(corelane_status::Config, format_args!("{e}")))?;
-                Workers::Cores(planned.got_workers)
-            }
-        };
-        builder.models = config.models;
-        builder.workers = workers;
-        builder.idle = config.idle;
-        builder.realtime = config.realtime;
+        let failed = |e: &dyn Display| fail(corelane_status::Config, format_args!("{e}"));
+        let mut config = Config::read_embedded(Path::new(path)).map_err(|e| failed(&e))?;
+        let board = take_board(&mut config, &Machine::here()).map_err(|e| failed(&e))?;
+        (builder.config, builder.board) = (config, board);
         Ok(())
     })
 }
 
 /// One pinned worker on each of `count` cores. The default is every core that the scheduler allows
-/// but the first, which is left to the program.
+/// but the first, which is left to the program. Each runtime takes its cores for itself: two with the
+/// default have a worker each on the same cores, which a message of level 2 tells (`corelane_log_set`).
 ///
 /// Ownership: `cores` stays the caller's; it is copied.
 ///
@@ -217,7 +216,8 @@ pub unsafe extern "C" fn corelane_builder_set_cores(
                 fail(corelane_status::InvalidArgument, format_args!("there is no core {core}"))
             })
         };
-        builder.workers = Workers::Cores(cores.iter().map(narrow).collect::<Result<_, _>>()?);
+        let cores = cores.iter().map(narrow).collect::<Result<_, _>>()?;
+        builder.set_workers(Workers::Cores(cores));
         Ok(())
     })
 }
@@ -237,12 +237,12 @@ pub unsafe extern "C" fn corelane_builder_set_unpinned(
         // SAFETY: C's promise: a live builder that no other thread uses.
         let builder = unsafe { borrow_mut(builder, "builder") }?;
         workers_in_bounds(workers)?;
-        builder.workers = Workers::Unpinned(workers);
+        builder.set_workers(Workers::Unpinned(workers));
         Ok(())
     })
 }
 
-fn workers_in_bounds(count: usize) -> Result<(), corelane_status> {
+fn workers_in_bounds(count: usize) -> Result<(), Told> {
     if (1..=WORKERS_MAX).contains(&count) {
         return Ok(());
     }
@@ -266,7 +266,7 @@ pub unsafe extern "C" fn corelane_builder_set_idle(
     guard(|| {
         // SAFETY: C's promise: a live builder that no other thread uses.
         let builder = unsafe { borrow_mut(builder, "builder") }?;
-        builder.idle = match idle {
+        builder.config.idle = match idle {
             i if i == corelane_idle::Park as i32 => IdleStrategy::Park,
             i if i == corelane_idle::Adaptive as i32 => IdleStrategy::Adaptive,
             i if i == corelane_idle::Spin as i32 && spin_us <= 1_000_000 => {
@@ -305,13 +305,11 @@ pub unsafe extern "C" fn corelane_builder_set_wait_spins(
 ///
 /// # Safety
 /// `builder` is null or a live builder that no other thread changes.
-pub(super) unsafe fn copied(
-    builder: *const corelane_builder,
-) -> Result<corelane_builder, corelane_status> {
+pub(super) unsafe fn copied(builder: *const corelane_builder) -> Result<corelane_builder, Told> {
     // SAFETY: the caller's promise.
     Ok(unsafe { borrow(builder, "builder") }?.clone())
 }
 
-pub(super) fn built(result: Result<Runtime, BuildError>) -> Result<Runtime, corelane_status> {
+pub(super) fn built(result: Result<Runtime, BuildError>) -> Result<Runtime, Told> {
     result.map_err(|error| build_error(&error))
 }

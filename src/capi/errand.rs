@@ -5,7 +5,7 @@
 //! object that registered it, so a host thread that had run such code would keep the library from
 //! being unloaded. What the request path does needs none of them; starting and stopping do.
 
-use super::status::{corelane_status, fail};
+use super::status::{Told, corelane_status, fail};
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 
@@ -37,7 +37,7 @@ extern "C" fn run<F: FnOnce() -> T, T>(errand: *mut c_void) -> *mut c_void {
 ///
 /// # Errors
 /// `Panic` if the work panicked.
-pub(super) fn on_own_thread<F, T>(work: F) -> Result<T, corelane_status>
+pub(super) fn on_own_thread<F, T>(work: F) -> Result<T, Told>
 where
     F: FnOnce() -> T + Send,
     T: Send,

@@ -1,13 +1,13 @@
 //! Models of a running runtime: what they take and give, and one whole request at once.
 
-use super::answer::{corelane_receipt, receipt};
+use super::answer::{corelane_receipt, filled};
 use super::args::{borrow, list, put_prefix};
-use super::request::{Stage, WAIT_FOREVER, corelane_request, instant};
+use super::request::{WAIT_FOREVER, corelane_request, instant};
 use super::runtime::Core;
-use super::status::{corelane_status, fail, guard, guard_value, infer_error};
+use super::status::{Told, corelane_status, fail, guard, guard_value, infer_error};
 use crate::model::signature::TensorSpec;
 use crate::queue::ring::IndexRing;
-use crate::runtime::{ModelHandle, ServedModel, WaitPolicy};
+use crate::runtime::{InferError, ModelHandle, ServedModel, WaitPolicy};
 use crate::sys::sync::{Arc, AtomicU32};
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
@@ -145,6 +145,11 @@ impl corelane_model {
     pub(super) fn name(&self) -> &CString {
         &self.name
     }
+
+    /// Says why a request for this model was refused, or failed.
+    pub(super) fn tell(&self, error: &InferError) -> Told {
+        infer_error(&self.name, error)
+    }
 }
 
 /// The model's name; null if `model` is null.
@@ -249,7 +254,7 @@ fn describe(
     names: &[CString],
     index: usize,
     what: &str,
-) -> Result<corelane_tensor, corelane_status> {
+) -> Result<corelane_tensor, Told> {
     let (Some(spec), Some(name)) = (specs.get(index), names.get(index)) else {
         return Err(no_tensor(what, index, specs.len()));
     };
@@ -266,7 +271,7 @@ fn describe(
     })
 }
 
-pub(super) fn no_tensor(what: &str, index: usize, count: usize) -> corelane_status {
+pub(super) fn no_tensor(what: &str, index: usize, count: usize) -> Told {
     let text = format_args!("there is no {what} {index}; the model has {count}");
     fail(corelane_status::NotFound, text)
 }
@@ -276,7 +281,7 @@ pub(super) fn check_len(
     (what, index): (&str, usize),
     given: usize,
     needed: usize,
-) -> Result<(), corelane_status> {
+) -> Result<(), Told> {
     if given == needed {
         return Ok(());
     }
@@ -304,7 +309,7 @@ pub unsafe extern "C" fn corelane_model_infer(
     outputs: *const corelane_output,
     output_count: usize,
     timeout_us: u64,
-    receipt_out: *mut corelane_receipt,
+    receipt: *mut corelane_receipt,
     receipt_bytes: usize,
 ) -> corelane_status {
     guard(|| {
@@ -325,7 +330,7 @@ pub unsafe extern "C" fn corelane_model_infer(
                 return Err(fail(corelane_status::InvalidArgument, text));
             }
         }
-        let mut request = model.handle.request(rows as usize).map_err(|e| infer_error(&e))?;
+        let mut request = model.handle.request(rows as usize).map_err(|e| model.tell(&e))?;
         // Everything is looked at before anything is run.
         for (index, (output, spec)) in outputs.iter().zip(&signature.outputs).enumerate() {
             let needed = spec.row_bytes() * rows as usize;
@@ -335,16 +340,16 @@ pub unsafe extern "C" fn corelane_model_infer(
             }
         }
         for (index, input) in inputs.iter().enumerate() {
-            let slot = request.input_bytes_mut(index).map_err(|e| infer_error(&e))?;
+            let slot = request.input_bytes_mut(index).map_err(|e| model.tell(&e))?;
             check_len(&signature.inputs, ("input", index), input.bytes, slot.len())?;
             // SAFETY: C's promise: `bytes` bytes may be read, and don't change meanwhile.
             let given = unsafe { list(input.data.cast::<u8>(), input.bytes, "an input's data") }?;
             slot.copy_from_slice(given);
         }
-        let mut pending = request.submit().map_err(|e| infer_error(&e))?;
+        let mut pending = request.submit().map_err(|e| model.tell(&e))?;
         let until = if timeout_us == WAIT_FOREVER { WAIT_FOREVER } else { instant(timeout_us) };
         let answer = match pending.wait_until(crate::units::Nanos(until)) {
-            Some(result) => result.map_err(|e| infer_error(&e))?,
+            Some(result) => result.map_err(|e| model.tell(&e))?,
             None => {
                 let text =
                     format_args!("no answer within {timeout_us} us; the request is given up");
@@ -352,17 +357,17 @@ pub unsafe extern "C" fn corelane_model_infer(
             }
         };
         for (index, output) in outputs.iter().enumerate() {
-            let bytes = answer.output_bytes(index).map_err(|e| infer_error(&e))?;
+            let bytes = answer.output_bytes(index).map_err(|e| model.tell(&e))?;
             // SAFETY: not null and of this length, both checked above; C's promise: it may be
             // written. A slot is never a caller's buffer, so they don't overlap.
             unsafe {
                 ptr::copy_nonoverlapping(bytes.as_ptr(), output.data.cast(), bytes.len());
             }
         }
-        if !receipt_out.is_null() {
-            let filled = receipt(&answer);
+        if !receipt.is_null() {
+            let filled = filled(&answer);
             // SAFETY: C's promise: `receipt_bytes` bytes may be written.
-            unsafe { put_prefix(receipt_out, receipt_bytes, filled, "receipt") }?;
+            unsafe { put_prefix(receipt, receipt_bytes, filled, "receipt") }?;
         }
         Ok(())
     })
@@ -371,14 +376,4 @@ pub unsafe extern "C" fn corelane_model_infer(
 /// Whether every request of the model is free.
 pub(super) fn held(model: &corelane_model) -> usize {
     model.requests.iter().filter(|request| !request.is_vacant()).count()
-}
-
-impl Stage {
-    /// The status of a request that has ended.
-    pub(super) fn ended(&self) -> corelane_status {
-        match self {
-            Stage::Failed(status) => *status,
-            _ => corelane_status::Ok,
-        }
-    }
 }

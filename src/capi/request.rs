@@ -2,7 +2,7 @@
 
 use super::args::{borrow, list, place};
 use super::model::{check_len, corelane_model, no_tensor};
-use super::status::{corelane_status, fail, guard, infer_error};
+use super::status::{Told, code, corelane_status, fail, guard};
 use crate::queue::handle::{Found, HandleWord};
 use crate::runtime::{Answer, InferError, Pending, Request};
 use crate::sys::clock;
@@ -45,7 +45,23 @@ pub(super) enum Stage {
     Filling(Request),
     Pending(Pending),
     Done(Answer),
-    Failed(corelane_status),
+    Failed(InferError),
+    /// It was being changed when corelane panicked.
+    Broken,
+}
+
+impl Stage {
+    /// How the request has ended, each time in words of its own.
+    fn outcome(&self, model: &corelane_model) -> Result<(), Told> {
+        match self {
+            Stage::Failed(error) => Err(model.tell(error)),
+            Stage::Broken => {
+                let text = format_args!("a defect in corelane: it panicked over this request");
+                Err(fail(corelane_status::Panic, text))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 struct Inner {
@@ -62,16 +78,15 @@ impl Inner {
             (Stage::Pending(_), None) => PENDING,
             (Stage::Pending(_), Some(_)) => DUE,
             (Stage::Done(_), _) => DONE,
-            (Stage::Failed(_), _) => FAILED,
+            (Stage::Failed(_) | Stage::Broken, _) => FAILED,
         }
     }
 
-    fn end(&mut self, result: Result<Answer, InferError>) -> corelane_status {
+    fn end(&mut self, result: Result<Answer, InferError>) {
         self.stage = match result {
             Ok(answer) => Stage::Done(answer),
-            Err(error) => Stage::Failed(infer_error(&error)),
+            Err(error) => Stage::Failed(error),
         };
-        self.stage.ended()
     }
 }
 
@@ -93,6 +108,29 @@ impl Held<'_> {
         &mut self.inner().stage
     }
 
+    /// Where it is being filled.
+    fn filling(&mut self) -> Result<&mut Request, Told> {
+        let inner = self.inner();
+        match inner.stage {
+            Stage::Filling(ref mut request) => Ok(request),
+            _ => Err(wrong_state(inner.phase())),
+        }
+    }
+
+    /// Its answer.
+    pub(super) fn answer(&mut self) -> Result<&mut Answer, Told> {
+        let inner = self.inner();
+        match inner.stage {
+            Stage::Done(ref mut answer) => Ok(answer),
+            _ => Err(wrong_state(inner.phase())),
+        }
+    }
+
+    /// Whose it is.
+    pub(super) fn model(&self) -> &corelane_model {
+        self.0.model()
+    }
+
     fn inner(&mut self) -> &mut Inner {
         // SAFETY: this thread holds the word, so it alone reaches the inner part; `&mut self` makes
         // one reference at a time.
@@ -110,15 +148,16 @@ impl Drop for Held<'_> {
     }
 }
 
-fn state_name(phase: u32) -> &'static str {
-    match phase {
+fn wrong_state(phase: u32) -> Told {
+    let is = match phase {
         VACANT => "free",
         FILLING => "being filled",
         PENDING => "submitted",
         DUE => "submitted with a callback",
         DONE => "answered",
         _ => "failed",
-    }
+    };
+    fail(corelane_status::WrongState, format_args!("the request is {is}"))
 }
 
 impl corelane_request {
@@ -154,7 +193,7 @@ impl corelane_request {
     }
 
     /// Holds the request, if it is in one of `phases`.
-    pub(super) fn hold(&self, phases: &[u32]) -> Result<Held<'_>, corelane_status> {
+    pub(super) fn hold(&self, phases: &[u32]) -> Result<Held<'_>, Told> {
         self.model().core.check()?;
         match self.word.take(|phase| phases.contains(&phase)) {
             Ok(_) => Ok(Held(self)),
@@ -162,10 +201,7 @@ impl corelane_request {
                 let text = format_args!("another thread uses the request at this moment");
                 Err(fail(corelane_status::Busy, text))
             }
-            Err(Found::Phase(phase)) => {
-                let is = state_name(phase);
-                Err(fail(corelane_status::WrongState, format_args!("the request is {is}")))
-            }
+            Err(Found::Phase(phase)) => Err(wrong_state(phase)),
         }
     }
 
@@ -176,7 +212,8 @@ impl corelane_request {
         let inner = held.inner();
         let Stage::Pending(pending) = &mut inner.stage else { return Ok(false) };
         let Some(result) = pending.poll() else { return Ok(false) };
-        let status = inner.end(result);
+        inner.end(result);
+        let status = code(inner.stage.outcome(self.model()));
         let (callback, user) = (inner.callback.take(), inner.user);
         // From here on the program may use it, also within its callback.
         drop(held);
@@ -207,7 +244,7 @@ pub unsafe extern "C" fn corelane_request_new(
         // SAFETY: C's promise: a model of a runtime that is not stopped.
         let model = unsafe { borrow(model, "model") }?;
         model.core.check()?;
-        let slot = model.handle.request(rows as usize).map_err(|e| infer_error(&e))?;
+        let slot = model.handle.request(rows as usize).map_err(|e| model.tell(&e))?;
         let Some(index) = model.free.pop() else {
             let count = model.requests.len();
             let text = format_args!("{count} requests are not freed yet; there are no more");
@@ -228,7 +265,8 @@ pub unsafe extern "C" fn corelane_request_new(
 /// not run if it still waits, and its callback is not called.
 ///
 /// Ownership: the request is corelane's again; what `corelane_request_input` and
-/// `corelane_request_output` gave is not to be touched any more.
+/// `corelane_request_output` gave is not to be touched any more. Its address comes round again as that
+/// of another request, so a second call with it may free that one, and say `OK`.
 ///
 /// # Errors
 /// `BUSY`: another thread uses it, or its callback is due: then nothing has changed, and the callback
@@ -288,12 +326,9 @@ pub unsafe extern "C" fn corelane_request_input(
     })
 }
 
-fn input<'a>(held: &'a mut Held<'_>, index: usize) -> Result<&'a mut [u8], corelane_status> {
-    let count = held.0.model().handle.signature().inputs.len();
-    let Stage::Filling(request) = &mut held.inner().stage else {
-        return Err(corelane_status::WrongState);
-    };
-    request.input_bytes_mut(index).map_err(|_| no_tensor("input", index, count))
+fn input<'a>(held: &'a mut Held<'_>, index: usize) -> Result<&'a mut [u8], Told> {
+    let count = held.model().handle.signature().inputs.len();
+    held.filling()?.input_bytes_mut(index).map_err(|_| no_tensor("input", index, count))
 }
 
 /// Copies input `index` in.
@@ -360,12 +395,12 @@ pub unsafe extern "C" fn corelane_request_set_priority(
 unsafe fn change(
     request: *mut corelane_request,
     f: impl FnOnce(Request) -> Request,
-) -> Result<(), corelane_status> {
+) -> Result<(), Told> {
     // SAFETY: the caller's promise.
     let request = unsafe { borrow(request, "request") }?;
     let mut held = request.hold(&[FILLING])?;
     let stage = &mut held.inner().stage;
-    match std::mem::replace(stage, Stage::Failed(corelane_status::Panic)) {
+    match std::mem::replace(stage, Stage::Broken) {
         Stage::Filling(request) => *stage = Stage::Filling(f(request)),
         other => *stage = other,
     }
@@ -417,15 +452,13 @@ unsafe fn submit(
     request: *mut corelane_request,
     callback: corelane_callback,
     user: *mut c_void,
-) -> Result<(), corelane_status> {
+) -> Result<(), Told> {
     // SAFETY: the caller's promise.
     let handle = unsafe { borrow(request, "request") }?;
     let mut held = handle.hold(&[FILLING])?;
     let inner = held.inner();
-    let Stage::Filling(request) =
-        std::mem::replace(&mut inner.stage, Stage::Failed(corelane_status::Panic))
-    else {
-        return Err(corelane_status::WrongState);
+    let Stage::Filling(request) = std::mem::replace(&mut inner.stage, Stage::Broken) else {
+        return Err(wrong_state(FAILED));
     };
     let submitted = match callback {
         None => request.submit(),
@@ -442,9 +475,8 @@ unsafe fn submit(
             Ok(())
         }
         Err(error) => {
-            let status = infer_error(&error);
-            inner.stage = Stage::Failed(status);
-            Err(status)
+            inner.stage = Stage::Failed(error);
+            inner.stage.outcome(handle.model())
         }
     }
 }
@@ -460,8 +492,8 @@ unsafe fn submit(
 pub unsafe extern "C" fn corelane_request_poll(request: *mut corelane_request) -> corelane_status {
     // SAFETY: C's promise: a request that is not freed.
     guard(|| match unsafe { await_until(request, 0) }? {
-        true => Ok(()),
-        false => Err(corelane_status::Pending),
+        true => Ok(corelane_status::Ok),
+        false => Ok(corelane_status::Pending),
     })
 }
 
@@ -495,7 +527,7 @@ pub unsafe extern "C" fn corelane_request_wait(
 ///
 /// # Safety
 /// `request` is null or not freed.
-unsafe fn await_until(request: *mut corelane_request, until: u64) -> Result<bool, corelane_status> {
+unsafe fn await_until(request: *mut corelane_request, until: u64) -> Result<bool, Told> {
     // SAFETY: the caller's promise.
     let request = unsafe { borrow(request, "request") }?;
     let mut held = request.hold(&[PENDING, DONE, FAILED])?;
@@ -504,13 +536,10 @@ unsafe fn await_until(request: *mut corelane_request, until: u64) -> Result<bool
         let result = if until == 0 { pending.poll() } else { pending.wait_until(Nanos(until)) };
         match result {
             None => return Ok(false),
-            Some(result) => drop(inner.end(result)),
+            Some(result) => inner.end(result),
         }
     }
-    match inner.stage.ended() {
-        corelane_status::Ok => Ok(true),
-        status => Err(status),
-    }
+    inner.stage.outcome(request.model()).map(|()| true)
 }
 
 /// Submits the request and waits until it ends, which its deadline or its worker brings about.
@@ -525,9 +554,6 @@ pub unsafe extern "C" fn corelane_request_infer(request: *mut corelane_request) 
         // SAFETY: C's promise: a request that is not freed.
         unsafe { submit(request, None, ptr::null_mut()) }?;
         // SAFETY: as above.
-        match unsafe { await_until(request, WAIT_FOREVER) }? {
-            true => Ok(()),
-            false => Err(corelane_status::Pending),
-        }
+        unsafe { await_until(request, WAIT_FOREVER) }.map(drop)
     })
 }

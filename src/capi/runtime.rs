@@ -6,7 +6,8 @@ use super::errand::on_own_thread;
 use super::fork::ForkMark;
 use super::model::{corelane_model, held};
 use super::request::{WAIT_FOREVER, instant};
-use super::status::{corelane_status, fail, guard, guard_value};
+use super::running::Claim;
+use super::status::{Told, corelane_status, fail, guard, guard_value};
 use crate::queue::completion::IoWaker;
 use crate::queue::handle::Found;
 use crate::runtime::{Completions, Runtime};
@@ -30,7 +31,7 @@ pub struct Core {
 
 impl Core {
     /// Refuses in the child of a `fork`, where no worker would ever answer.
-    pub(super) fn check(&self) -> Result<(), corelane_status> {
+    pub(super) fn check(&self) -> Result<(), Told> {
         if self.mark.is_here() {
             return Ok(());
         }
@@ -57,6 +58,8 @@ pub struct corelane_runtime {
     core: Arc<Core>,
     dispatching: AtomicBool,
     dispatcher: SharedCell<Dispatcher>,
+    /// Given up last, when the workers have ended.
+    _claim: Claim,
 }
 
 // SAFETY: the dispatcher is reached only by the thread that took `dispatching`; the requests' parts
@@ -66,14 +69,23 @@ unsafe impl Sync for corelane_runtime {}
 unsafe impl Send for corelane_runtime {}
 
 impl corelane_runtime {
-    fn new(mut runtime: Runtime, builder: &corelane_builder) -> Result<Box<Self>, corelane_status> {
+    fn new(
+        mut runtime: Runtime,
+        builder: &corelane_builder,
+        claim: Claim,
+    ) -> Result<Box<Self>, Told> {
+        claim.take_cores(runtime.shared().workers.iter().filter_map(|(core, _)| *core).collect());
         let mark = ForkMark::new()
             .map_err(|e| fail(corelane_status::System, format_args!("no page to mark: {e}")))?;
-        let completions = runtime.take_completions().ok_or(corelane_status::Panic)?;
+        let completions = runtime.take_completions().ok_or_else(|| {
+            fail(corelane_status::Panic, format_args!("a defect in corelane: no completion rings"))
+        })?;
         let core = Arc::new(Core { mark, waker: completions.waker().clone() });
         let client = runtime.client();
         let model = |served: &crate::runtime::ServedModel| {
-            let handle = client.model(&served.name).map_err(|e| super::status::infer_error(&e))?;
+            let handle = client
+                .model(&served.name)
+                .map_err(|e| fail(corelane_status::NotFound, format_args!("{e}")))?;
             Ok(corelane_model::new(served, handle, builder.wait, &core))
         };
         let models: Box<[corelane_model]> =
@@ -92,16 +104,17 @@ impl corelane_runtime {
             core: core.clone(),
             dispatching: AtomicBool::new(false),
             dispatcher: SharedCell::new(Dispatcher { completions, deferred, swept_at }),
+            _claim: claim,
         }))
     }
 
-    fn running(&self) -> Result<&Runtime, corelane_status> {
+    fn running(&self) -> Result<&Runtime, Told> {
         self.core.check()?;
         Ok(&self.runtime)
     }
 
     /// Makes the calling thread the one that dispatches.
-    fn dispatcher(&self) -> Result<Dispatching<'_>, corelane_status> {
+    fn dispatcher(&self) -> Result<Dispatching<'_>, Told> {
         // Acquire: what the last one wrote. Partner: the store in `Dispatching::drop`.
         if self.dispatching.swap(true, Ordering::Acquire) {
             let text = format_args!("another thread, or a callback, dispatches at this moment");
@@ -183,7 +196,7 @@ impl Dispatching<'_> {
     }
 
     /// Turns until a callback was called or `until` has come.
-    fn run(&mut self, until: Nanos) -> Result<u32, corelane_status> {
+    fn run(&mut self, until: Nanos) -> Result<u32, Told> {
         loop {
             let called = self.turn();
             let rests = self.with(|d| d.completions.rest());
@@ -201,7 +214,7 @@ impl Dispatching<'_> {
         }
     }
 
-    fn wait(&mut self, most: Nanos) -> Result<(), corelane_status> {
+    fn wait(&mut self, most: Nanos) -> Result<(), Told> {
         let waker = &self.0.core.waker;
         let fd = waker.fd();
         let mut fds = [PollFd::new(&fd, PollFlags::IN)];
@@ -221,7 +234,8 @@ impl Dispatching<'_> {
 ///
 /// # Errors
 /// `MODEL`, `CONFIG`, `AFFINITY`, `LIMIT`, `WORKER`, `SYSTEM`, `INVALID_ARGUMENT`: the first thing
-/// that is not as asked for. Then nothing keeps running.
+/// that is not as asked for. Then nothing keeps running. `CONFIG` too where a runtime that runs in this
+/// process was started with another `[memory]`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn corelane_runtime_start(
     builder: *const corelane_builder,
@@ -231,8 +245,9 @@ pub unsafe extern "C" fn corelane_runtime_start(
         let place = place(runtime, "runtime")?;
         // SAFETY: C's promise: a live builder that no other thread changes.
         let builder = unsafe { copied(builder) }?;
+        let claim = Claim::new(builder.config.memory)?;
         let result = on_own_thread(|| builder.build())?;
-        let runtime = corelane_runtime::new(built(result)?, &builder)?;
+        let runtime = corelane_runtime::new(built(result)?, &builder, claim)?;
         event!(info, "{} models, ready", runtime.models.len());
         // SAFETY: C's promise: `runtime` may be written.
         unsafe { place.put(Box::into_raw(runtime)) };
@@ -240,8 +255,8 @@ pub unsafe extern "C" fn corelane_runtime_start(
     })
 }
 
-/// Accepts nothing more, waits at most `timeout_us` microseconds until every accepted request has
-/// ended, then ends the workers and frees the runtime. No other call with this runtime, its models
+/// Accepts nothing more, waits at most `timeout_us` microseconds (`CORELANE_WAIT_FOREVER`: as long as
+/// it takes) until every accepted request has ended, then ends the workers and frees the runtime. No other call with this runtime, its models
 /// or its requests may run meanwhile or come later.
 ///
 /// Ownership: if it returns `OK` the runtime is gone, with its models. Else it is the caller's
@@ -354,8 +369,8 @@ pub unsafe extern "C" fn corelane_runtime_event_fd(runtime: *const corelane_runt
 }
 
 /// Calls the callbacks of the requests that have ended, on the calling thread. Waits at most
-/// `timeout_us` microseconds until there is one; 0 does not wait. `called` may be null, else it is
-/// set to the number of callbacks that were called.
+/// `timeout_us` microseconds until there is one; 0 does not wait, `CORELANE_WAIT_FOREVER` has no end.
+/// `called` may be null, else it is set to the number of callbacks that were called.
 ///
 /// Ownership: each request is its program's again when its callback is called.
 ///

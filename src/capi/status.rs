@@ -121,19 +121,38 @@ thread_local! {
     static MESSAGE: UnsafeCell<Line<MESSAGE_BYTES>> = const { UnsafeCell::new(Line::new()) };
 }
 
-/// Writes the calling thread's message, cut at its bound, and returns `status`.
-pub(super) fn fail(status: corelane_status, text: fmt::Arguments<'_>) -> corelane_status {
+/// An error whose sentence the calling thread has: nothing but [`fail`] makes one, so a function can't
+/// fail and leave the sentence of another call standing.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Told(corelane_status);
+
+/// A function that has nothing else to say is done.
+impl From<()> for corelane_status {
+    fn from((): ()) -> corelane_status {
+        corelane_status::Ok
+    }
+}
+
+/// The number that C is given.
+pub(super) fn code(result: Result<impl Into<corelane_status>, Told>) -> corelane_status {
+    result.map_or_else(|told| told.0, Into::into)
+}
+
+/// Writes the calling thread's message, cut at its bound.
+pub(super) fn fail(status: corelane_status, text: fmt::Arguments<'_>) -> Told {
     MESSAGE.with(|message| {
         // SAFETY: the cell is this thread's own, and no reference to it outlives this call;
         // formatting crate types does not call back into this function.
         unsafe { &mut *message.get() }.set(text);
     });
-    status
+    Told(status)
 }
 
 /// Runs the body of a C function: a panic becomes [`corelane_status::Panic`].
-pub(super) fn guard(body: impl FnOnce() -> Result<(), corelane_status>) -> corelane_status {
-    guard_value(corelane_status::Panic, || body().err().unwrap_or(corelane_status::Ok))
+pub(super) fn guard<T: Into<corelane_status>>(
+    body: impl FnOnce() -> Result<T, Told>,
+) -> corelane_status {
+    guard_value(corelane_status::Panic, || code(body()))
 }
 
 /// Runs the body of a C function that returns no status: `bad` is returned after a panic.
@@ -165,7 +184,7 @@ fn told(panic: &(dyn std::any::Any + Send)) {
     fail(corelane_status::Panic, format_args!("a defect in corelane, please report it: {text}"));
 }
 
-pub(super) fn build_error(error: &BuildError) -> corelane_status {
+pub(super) fn build_error(error: &BuildError) -> Told {
     let status = match error {
         BuildError::Affinity(_) => corelane_status::Affinity,
         BuildError::Model { .. } => corelane_status::Model,
@@ -177,7 +196,8 @@ pub(super) fn build_error(error: &BuildError) -> corelane_status {
     fail(status, format_args!("{error}"))
 }
 
-pub(super) fn infer_error(error: &InferError) -> corelane_status {
+/// `model` is the one that the request was for.
+pub(super) fn infer_error(model: &CStr, error: &InferError) -> Told {
     let status = match error {
         InferError::UnknownModel { .. } | InferError::NoSuchTensor { .. } => {
             corelane_status::NotFound
@@ -200,7 +220,7 @@ pub(super) fn infer_error(error: &InferError) -> corelane_status {
             Failure::ShuttingDown => corelane_status::ShuttingDown,
         },
     };
-    fail(status, format_args!("{error}"))
+    fail(status, format_args!("model {model:?}: {error}"))
 }
 
 fn row(status: i32) -> Option<&'static (corelane_status, &'static CStr, &'static CStr)> {

@@ -386,3 +386,59 @@ fn models_change_only_where_that_is_asked_for() {
     let every = Duration::from_secs(3);
     assert_eq!(poll, ModelControl { mode: ModelControlMode::Poll, poll_every: every });
 }
+
+#[test]
+fn a_program_that_embeds_it_is_told_of_what_only_a_server_does() {
+    let parse = |text: &str| {
+        Config::parse_embedded("c.toml", text, Path::new("/base")).map_err(|e| e.to_string())
+    };
+    for (before, after, said) in [
+        ("metrics = '127.0.0.1:1'\n", "", "line 1: `metrics`"),
+        ("metrics_allow_non_loopback = true\n", "", "line 1: `metrics_allow_non_loopback`"),
+        ("", "[listen]\nunix = 'a'\n", "line 3: `listen`"),
+        ("", "[log]\nlevel = 'debug'\n", "line 3: `log`"),
+        ("", "[runtime]\nidle = 'park'\nio_core = 0\n", "line 5: `runtime.io_core`"),
+        ("", "[runtime]\ndrain_timeout_ms = 5\n", "line 4: `runtime.drain_timeout_ms`"),
+        (
+            "",
+            "[runtime]\nmodel_control_mode = 'explicit'\n",
+            "line 4: `runtime.model_control_mode`",
+        ),
+        (
+            "",
+            "[runtime]\nmodel_control_mode = 'poll'\nrepository_poll_secs = 9\n",
+            "line 4: `runtime.model_control_mode`",
+        ),
+    ] {
+        let text = format!("{before}{MODEL}{after}");
+        let error = parse(&text).unwrap_err();
+        assert!(error.starts_with(&format!("c.toml, {said}: ")), "{text}: {error}");
+        Config::parse("c.toml", &text, Path::new("/base")).unwrap();
+    }
+    // All else is taken, as a server takes it.
+    let texts = [
+        "cache = 'plans'\n[memory]\nlock = 'require'\nhuge_pages = 'try'\n\
+         [runtime]\ncores = [1, 3]\nidle = 'adaptive'\non_load_error = 'serve_others'\n\
+         model_control_mode = 'none'\nonnxruntime = 'ort.so'\n\
+         [realtime]\nscheduler = 'rr'\npriority = 7\ntimer_slack_ns = 1\nlock_memory = true\n\
+         cpu_dma_latency_us = 0\ntransparent_huge_pages = 'off'\nrefused = 'run_on'\n\
+         [[model]]\npath = 'a'\nname = 'b'\nengine = 'ort'\nproviders = ['cpu']\n\
+         max_batch_size = 4\nmax_queue_size = 7\nmax_queue_delay_microseconds = 1\n\
+         default_timeout_microseconds = 2\nweight = 2\ncores = [3]\n",
+        "[runtime]\npin = false\nworkers = 2\n[[model]]\npath = 'a'\n",
+        "[runtime]\nboard = 'auto'\nboard_mismatch = 'adapt'\n[[model]]\npath = 'a'\n",
+    ];
+    for text in texts {
+        assert_eq!(parse(text), Ok(Config::parse("c.toml", text, Path::new("/base")).unwrap()));
+    }
+    // No key is forgotten here.
+    for k in KEYS {
+        let word = format!("{} = ", k.key);
+        let taken = texts.iter().any(|t| t.contains(&format!("\n{word}")) || t.starts_with(&word));
+        let servers = ["listen", "log"].contains(&k.table)
+            || ["metrics", "metrics_allow_non_loopback", "io_core", "drain_timeout_ms"]
+                .contains(&k.key)
+            || k.key == "repository_poll_secs";
+        assert_ne!(taken, servers, "{} {}", k.table, k.key);
+    }
+}

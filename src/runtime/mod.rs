@@ -14,6 +14,7 @@
 //! ```
 
 mod boot;
+mod configured;
 mod end;
 mod kinds;
 mod local;
@@ -27,10 +28,11 @@ mod source;
 mod stats;
 
 pub use boot::{BuildError, RuntimeBuilder};
+pub use configured::{Configured, NotServed};
 pub use end::{DrainReport, Shutdown};
 pub use local::{Answer, InferError, LocalClient, ModelHandle, Pending, Request, WaitPolicy};
 pub use notify::Completions;
-pub use plan::{BoardMismatch, PlanError, PlannedBoard, plan_board};
+pub use plan::{BoardMismatch, PlanError, PlannedBoard, plan_board, take_board};
 pub use realtime::{
     Outcome, PRIORITY_RANGE, Policy, ProcessOptions, RealTime, Refused, ThreadOptions,
 };
@@ -126,6 +128,13 @@ impl Shared {
     ) {
         let mut extra = self.extra.lock().unwrap_or_else(|e| e.into_inner());
         extra.push(stats::ExtraStats { name, read: Box::new(f) });
+    }
+
+    /// Adds to `stats` what stays as it is: plain data, whose keys are texts.
+    pub fn add_fact(&self, name: &'static str, fact: &impl serde::Serialize) {
+        // Such data always has a JSON form.
+        let value = serde_json::to_value(fact).unwrap_or_default();
+        self.add_stats(name, move || value.clone());
     }
 }
 

@@ -1,6 +1,7 @@
 //! From a board to the cores of workers and I/O.
 
 use crate::board::{BoardError, Difference, Machine, check, resolve};
+use crate::config::{Config, Workers};
 use crate::units::CoreId;
 use std::fmt;
 
@@ -112,4 +113,24 @@ pub fn plan_board(
         wanted_io: check.wanted.io,
         got_io: check.got.io,
     })
+}
+
+/// Takes the cores of workers and I/O from the board's plan, where the configuration names a board, and says
+/// in the log what was found and what differs.
+///
+/// # Errors
+/// Those of [`plan_board`].
+pub fn take_board(
+    config: &mut Config,
+    machine: &Machine,
+) -> Result<Option<PlannedBoard>, PlanError> {
+    let Some(asked) = &config.board else { return Ok(None) };
+    let planned = plan_board(asked, machine, config.board_mismatch)?;
+    event!(info, "board {}: {}, {}", planned.board, planned.title, planned.found);
+    for difference in &planned.differences {
+        event!(warn, "board {}: {}", planned.board, difference);
+    }
+    config.workers = Workers::Cores(planned.got_workers.clone());
+    config.io_core = planned.got_io;
+    Ok(Some(planned))
 }

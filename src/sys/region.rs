@@ -33,6 +33,11 @@ impl Wish {
     pub const NAMES: [(&'static str, Wish); 3] =
         [("off", Wish::Off), ("try", Wish::Try), ("require", Wish::Require)];
 
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Wish::NAMES.into_iter().find(|(_, wish)| *wish == self).map_or("", |(name, _)| name)
+    }
+
     /// The wish of that name.
     pub fn from_name(name: &str) -> Option<Wish> {
         Wish::NAMES.into_iter().find(|(known, _)| *known == name).map(|(_, wish)| wish)

@@ -17,7 +17,9 @@ template <class F> static corelane_status thrown(F f) {
     try {
         f();
     } catch (const corelane::Error &error) {
-        CHECK(std::string(error.what()).size() > 10);
+        // What the status means, and this call's own sentence.
+        const std::string what = error.what(), text = corelane_status_text(error.status());
+        CHECK(what == text + ": " + corelane_error_message() && what.size() > text.size() + 10);
         return error.status();
     }
     return CORELANE_STATUS_OK;
@@ -89,10 +91,43 @@ int main(int argc, char **argv) {
     CHECK(runtime.event_fd() >= 0 && runtime.stats().front() == '{');
     CHECK(corelane::hot_allocations() == 0);
 
-    // Held requests keep their runtime.
-    CHECK(thrown([&] { runtime.stop(0s); }) == CORELANE_STATUS_IN_USE);
+    // A failure is told as what it is, whatever failed in between.
+    {
+        auto bad = slow.request();
+        bad.input<std::uint8_t>(0)[0] = 238;
+        CHECK(thrown([&] { bad.infer(); }) == CORELANE_STATUS_MODEL_FAILED);
+        CHECK(thrown([&] { runtime.model("nobody"); }) == CORELANE_STATUS_NOT_FOUND);
+        try {
+            bad.wait();
+            CHECK(!"it failed");
+        } catch (const corelane::Error &error) {
+            const std::string what = error.what();
+            CHECK(what.find("the model failed") != what.npos && what.find("nobody") == what.npos);
+        }
+    }
+
+    // Held requests keep their runtime; a time below zero is over.
+    CHECK(thrown([&] { runtime.stop(-1s); }) == CORELANE_STATUS_IN_USE);
     { const auto gone = std::move(request); }
+    {
+        auto running = slow.request();
+        running.submit();
+        const auto begin = std::chrono::steady_clock::now();
+        CHECK(thrown([&] { runtime.stop(-1s); }) == CORELANE_STATUS_IN_USE);
+        CHECK(!running.wait_for(-1s) || std::chrono::steady_clock::now() - begin >= 20ms);
+    }
     runtime.stop();
+
+    // What is not delivered when a runtime goes is given back uncalled, ended or not, and nothing stays.
+    const auto kept = std::make_shared<int>(0);
+    {
+        corelane::Runtime left(corelane::Builder().model(argv[2]).unpinned(1));
+        for (int n = 0; n < 2; n++)
+            corelane::Request::submit(left.model("slow").request(),
+                                      [kept](corelane::Request, corelane_status) { ++*kept; });
+        CHECK(kept.use_count() == 3);
+    }
+    CHECK(kept.use_count() == 1 && *kept == 0);
     std::puts("every rule holds");
     return 0;
 }

@@ -21,7 +21,11 @@ struct seen {
     int calls;
     corelane_status status;
     corelane_runtime *runtime;
+    /* Not null: the callback asks this one too, and waits. */
+    const corelane_model *model;
 };
+
+static corelane_request *request_of(const corelane_model *model, unsigned char first);
 
 static void seen_callback(corelane_request *request, corelane_status status, void *user)
 {
@@ -32,6 +36,11 @@ static void seen_callback(corelane_request *request, corelane_status status, voi
     GIVES(corelane_runtime_dispatch(seen->runtime, 0, NULL), CORELANE_STATUS_BUSY);
     GIVES(corelane_runtime_stop(seen->runtime, 0), CORELANE_STATUS_BUSY);
     OK(corelane_request_free(request));
+    if (seen->model != NULL) {
+        request = request_of(seen->model, 5);
+        OK(corelane_request_infer(request));
+        OK(corelane_request_free(request));
+    }
 }
 
 /* A request with a first byte. */
@@ -91,6 +100,15 @@ static void nulls_and_numbers(void)
     corelane_builder_free(builder);
 }
 
+/* On a thread that no call has failed on yet. */
+static void *elsewhere(void *request)
+{
+    CHECK(corelane_error_message()[0] == '\0');
+    GIVES(corelane_request_wait(request, 0), CORELANE_STATUS_MODEL_FAILED);
+    SAYS("the model failed");
+    return NULL;
+}
+
 static void states(const corelane_model *model)
 {
     corelane_request *request = request_of(model, 7), *none = NULL;
@@ -100,6 +118,7 @@ static void states(const corelane_model *model)
     size_t size;
     corelane_receipt receipt;
     corelane_status status;
+    pthread_t id;
 
     CHECK(corelane_request_rows(request) == 1);
     GIVES(corelane_request_poll(request), CORELANE_STATUS_WRONG_STATE);
@@ -141,7 +160,12 @@ static void states(const corelane_model *model)
     request = request_of(model, 0);
     OK(corelane_request_set_priority(request, 9));
     GIVES(corelane_request_submit(request), CORELANE_STATUS_BAD_PRIORITY);
+    SAYS("model \"slow\": ");
+    /* A call that fails says why itself, whatever failed in between. */
+    GIVES(corelane_request_input(request, 0, &in, &size), CORELANE_STATUS_WRONG_STATE);
+    SAYS("the request is failed");
     GIVES(corelane_request_wait(request, 0), CORELANE_STATUS_BAD_PRIORITY);
+    SAYS("priority");
     OK(corelane_request_free(request));
     request = request_of(model, 0);
     OK(corelane_request_set_deadline(request, 10));
@@ -149,9 +173,17 @@ static void states(const corelane_model *model)
     OK(corelane_request_free(request));
     request = request_of(model, 238);
     GIVES(corelane_request_infer(request), CORELANE_STATUS_MODEL_FAILED);
+    SAYS("model \"slow\": the model failed");
+    GIVES(corelane_request_new(model, 0, &none), CORELANE_STATUS_WRONG_ROWS);
+    GIVES(corelane_request_poll(request), CORELANE_STATUS_MODEL_FAILED);
+    SAYS("the model failed");
+    GIVES(corelane_request_new(model, 0, &none), CORELANE_STATUS_WRONG_ROWS);
+    CHECK(pthread_create(&id, NULL, elsewhere, request) == 0 && pthread_join(id, NULL) == 0);
+    SAYS("max_request_rows");
     OK(corelane_request_free(request));
     request = request_of(model, 221);
     GIVES(corelane_request_infer(request), CORELANE_STATUS_MODEL_PANICKED);
+    SAYS("panicked");
     OK(corelane_request_free(request));
 }
 
@@ -179,7 +211,7 @@ static void full(corelane_runtime *runtime, const corelane_model *model)
 
 static void callbacks(corelane_runtime *runtime, const corelane_model *model)
 {
-    struct seen seen = {.runtime = runtime};
+    struct seen seen = {.runtime = runtime, .model = model};
     struct pollfd fd = {.fd = corelane_runtime_event_fd(runtime), .events = POLLIN};
     corelane_request *request = request_of(model, 3);
     uint32_t called = 99, late;
@@ -193,6 +225,7 @@ static void callbacks(corelane_runtime *runtime, const corelane_model *model)
     OK(corelane_runtime_dispatch(runtime, 0, &called));
     CHECK(called == 1 && seen.calls == 1 && seen.status == CORELANE_STATUS_OK);
     CHECK(poll(&fd, 1, 0) == 0);
+    seen.model = NULL;
 
     /* A failure comes the same way; dispatch may wait by itself. */
     request = request_of(model, 238);
@@ -265,7 +298,7 @@ static void many_threads(const char *mlp)
     CHECK(delivered == THREADS * EACH);
     for (int n = 0; n < THREADS; n++)
         CHECK(pthread_join(ids[n], NULL) == 0);
-    OK(corelane_runtime_stop(runtime, 1000000));
+    OK(corelane_runtime_stop(runtime, CORELANE_WAIT_FOREVER));
 }
 
 /* The child of a fork is told so, at once, and may start a runtime of its own. */

@@ -49,5 +49,11 @@ impl Exit {
     }
 }
 
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
 /// What every command returns.
 pub type Outcome = Result<(), Exit>;

@@ -1,10 +1,11 @@
 //! What a server says on standard output: one line when it is ready, one when it ends.
 
-use crate::build::NotServed;
 use crate::out::outln;
 use corelane::engine::PrecisionReport;
 use corelane::model::CacheState;
-use corelane::runtime::{DrainReport, PlannedBoard, Runtime, ServedModel, StatsSnapshot};
+use corelane::runtime::{
+    DrainReport, NotServed, PlannedBoard, Runtime, ServedModel, StatsSnapshot,
+};
 use corelane::sys::{memory as system_memory, region};
 use corelane::units::CoreId;
 use serde::Serialize;

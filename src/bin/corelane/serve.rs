@@ -16,8 +16,8 @@ use corelane::engine::MemoryOptions;
 use corelane::limits::{PRINT_PATIENCE_MS_MAX, PRINT_PATIENCE_MS_MIN};
 use corelane::logs::{Format, Keeper, LogFile, Table};
 use corelane::metrics::http::Endpoint;
-use corelane::runtime::{BoardMismatch, PlannedBoard, Runtime, ServeError, plan_board};
-use corelane::sys::{affinity, clock, descriptors, events, region};
+use corelane::runtime::{BoardMismatch, Runtime, ServeError, take_board};
+use corelane::sys::{affinity, clock, descriptors, events};
 use corelane::transport::{BindError, Server, ServerOptions, TcpOptions, UnixOptions};
 use corelane::units::{CoreId, Nanos};
 use log::LevelFilter;
@@ -54,15 +54,13 @@ pub fn serve(
     let table = begin_log(&config)?;
     // Dropped last: what workers tell in the end is still taken.
     let mut keeper = None;
-    let board = plan(&mut config)?;
+    let board =
+        take_board(&mut config, &Machine::here()).map_err(|e| Exit::new(Code::Config, e))?;
     let supervisor = Supervisor::from_env()?;
     let signals = Stop::listen(reload::hangup_ends(config.model_control, &supervisor))?;
     let start = clock::now();
     // What is still too few then is an error of the doors, with the numbers.
     descriptors::raise_limit();
-    // Before weights are allocated; the runtime asks again and tells.
-    let _ = config.realtime.process.apply_early();
-    region::configure(config.memory);
     let (mut runtime, not_served) = build::build(&config)?;
     options.arrivals = recorder.as_mut().map(|r| r.begin(&runtime)).transpose()?;
     let housekeeping = runtime.housekeeping_cores().map_err(|e| Exit::new(Code::Config, e))?;
@@ -93,16 +91,11 @@ pub fn serve(
     let addresses: Vec<String> = unix.into_iter().chain(tcp).chain(serial).collect();
     log::info!("ready on {}", addresses.join(" and "));
     let took = clock::now().since(start).0;
-    if !not_served.is_empty() {
-        let value = serde_json::to_value(&not_served).map_err(|e| Exit::new(Code::Failure, e))?;
-        runtime.shared().add_stats("not_served", move || value.clone());
-    }
     // Plain data with text keys: it always has a JSON form.
     let counts = || serde_json::to_value(OUTPUT.counts()).unwrap_or_default();
     runtime.shared().add_stats("log", counts);
     if let Some(board) = &board {
-        let value = serde_json::to_value(board).map_err(|e| Exit::new(Code::Failure, e))?;
-        runtime.shared().add_stats("board", move || value.clone());
+        runtime.shared().add_fact("board", board);
     }
     let found = metrics.as_ref().map(Endpoint::address);
     let mut ready = Ready::new(&runtime, addresses, found, io_core, took);
@@ -148,20 +141,6 @@ fn begin_log(config: &Config) -> Result<Table, Exit> {
     }
     events::set_level(config.log_level);
     Ok(table)
-}
-
-/// Takes the cores from the board's plan, where a board is named.
-fn plan(config: &mut Config) -> Result<Option<PlannedBoard>, Exit> {
-    let Some(asked) = &config.board else { return Ok(None) };
-    let planned = plan_board(asked, &Machine::here(), config.board_mismatch)
-        .map_err(|e| Exit::new(Code::Config, e))?;
-    log::info!("board {}: {}, {}", planned.board, planned.title, planned.found);
-    for difference in &planned.differences {
-        log::warn!("board {}: {difference}", planned.board);
-    }
-    config.workers = Workers::Cores(planned.got_workers.clone());
-    config.io_core = planned.got_io;
-    Ok(Some(planned))
 }
 
 fn drain(runtime: &Runtime, server: Server, config: &Config, signals: &Stop) -> Outcome {
