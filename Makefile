@@ -27,6 +27,15 @@ version := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 abi := $(shell printf '%d' $$(( $$(sed -n 's/^pub const CORELANE_ABI_VERSION: u32 = \(.*\);/\1/p' \
 	src/capi/builder.rs | tr -d _) >> 16 )))
 soname := libcorelane.so.$(abi)
+# What the static library takes from the system, besides the compiler's own libraries. Some of its objects
+# don't say that they need no executable stack; they need none.
+space := $() $()
+static_libs := -lutil -lrt -lpthread -lm -ldl
+static_options := -Wl,-z,noexecstack
+# From CMake's file to the headers.
+to_include = $(shell realpath -ms --relative-to='$(LIBDIR)/cmake/corelane' '$(INCLUDEDIR)')
+pc = sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' \
+	-e 's|@VERSION@|$(version)|' -e 's|@STATIC@|$(static_options) $(static_libs)|'
 file := $(soname).$(version)
 target_dir := $(or $(CARGO_TARGET_DIR),target)
 out := $(target_dir)/$(if $(TARGET),$(TARGET)/)release
@@ -75,10 +84,11 @@ install-lib: built-lib
 	$(STRIP) --strip-unneeded '$(DESTDIR)$(LIBDIR)/$(file)'
 	ln -sf '$(file)' '$(DESTDIR)$(LIBDIR)/$(soname)'
 	ln -sf '$(soname)' '$(DESTDIR)$(LIBDIR)/libcorelane.so'
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(version)|' \
-		-e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' packaging/corelane.pc.in \
-		> '$(DESTDIR)$(LIBDIR)/pkgconfig/corelane.pc'
-	sed -e 's|@FILE@|$(file)|' -e 's|@SONAME@|$(soname)|' packaging/corelane-config.cmake.in \
+	$(pc) packaging/corelane.pc.in > '$(DESTDIR)$(LIBDIR)/pkgconfig/corelane.pc'
+	$(pc) packaging/corelane-static.pc.in > '$(DESTDIR)$(LIBDIR)/pkgconfig/corelane-static.pc'
+	sed -e 's|@FILE@|$(file)|' -e 's|@SONAME@|$(soname)|' -e 's|@TO_INCLUDE@|$(to_include)|' \
+		-e 's|@STATIC_LIBS@|$(subst $(space),;,$(static_libs:-l%=%))|' -e 's|@STATIC_OPTIONS@|$(static_options)|' \
+		packaging/corelane-config.cmake.in \
 		> '$(DESTDIR)$(LIBDIR)/cmake/corelane/corelane-config.cmake'
 	sed -e 's|@VERSION@|$(version)|' packaging/corelane-config-version.cmake.in \
 		> '$(DESTDIR)$(LIBDIR)/cmake/corelane/corelane-config-version.cmake'
@@ -92,10 +102,12 @@ uninstall:
 	rm -f '$(DESTDIR)$(INCLUDEDIR)/corelane.h' '$(DESTDIR)$(INCLUDEDIR)/corelane.hpp' \
 		'$(DESTDIR)$(LIBDIR)/libcorelane.a' '$(DESTDIR)$(LIBDIR)/libcorelane.so' \
 		'$(DESTDIR)$(LIBDIR)/$(soname)' '$(DESTDIR)$(LIBDIR)/$(file)' \
-		'$(DESTDIR)$(LIBDIR)/pkgconfig/corelane.pc' '$(DESTDIR)$(BINDIR)/corelane'
+		'$(DESTDIR)$(LIBDIR)/pkgconfig/corelane.pc' \
+		'$(DESTDIR)$(LIBDIR)/pkgconfig/corelane-static.pc' '$(DESTDIR)$(BINDIR)/corelane'
 	rm -rf '$(DESTDIR)$(LIBDIR)/cmake/corelane'
 
-# Two packages: the command with its service, and what C programs are built with.
+# Three packages: the command with its service, the shared library that C programs run with, and what they
+# are built with.
 deb:
 	rm -rf target/deb
 	linker=$$(boards/linker '$(or $(TARGET),$(host))' '$(GLIBC)') && \
@@ -105,4 +117,5 @@ deb:
 # Of what lies in target/deb.
 deb-packages:
 	$(CARGO) deb --locked --no-build --no-strip $(if $(TARGET),--target $(TARGET))
+	$(CARGO) deb --locked --no-build --no-strip $(if $(TARGET),--target $(TARGET)) --variant lib
 	$(CARGO) deb --locked --no-build --no-strip $(if $(TARGET),--target $(TARGET)) --variant dev

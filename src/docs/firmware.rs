@@ -31,12 +31,36 @@
 //!
 //! # C
 //! ```console
-//! make
-//! make install PREFIX=/usr DESTDIR=/path/to/sysroot
-//! cc -o embed embed.c $(pkg-config --cflags --libs corelane)
+//! make lib
+//! make install-lib PREFIX=$HOME/corelane
+//! export PKG_CONFIG_PATH=$HOME/corelane/lib/pkgconfig LD_LIBRARY_PATH=$HOME/corelane/lib
+//! cc -o embed examples/c/embed.c $(pkg-config --cflags --libs corelane)
+//! ./embed models/mlp
 //! ```
-//! The static library is linked with what `pkg-config --static` names. Under CMake it is
-//! `find_package(corelane)`, and `corelane::corelane` or `corelane::static` as a library to link.
+//! Where compiler and loader look by themselves (`sudo make install && sudo ldconfig`, or the packages
+//! `corelane-dev` and `libcorelane1` of `make deb`) the variables aren't needed. The library can be inside the
+//! program, alone or with all others. It needs a package of its own: of two libraries that lie side by side
+//! the linker takes the shared one, with `pkg-config --static` too.
+//!
+//! ```console
+//! cc -o embed examples/c/embed.c $(pkg-config --cflags --libs corelane-static)
+//! ./embed models/mlp
+//! cc -static -o embed examples/c/embed.c $(pkg-config --cflags --libs corelane-static)
+//! ./embed models/mlp
+//! ```
+//! Under CMake it is `find_package(corelane)`, and `corelane::corelane` or `corelane::static` as a library to
+//! link (`examples/c/CMakeLists.txt`); a prefix of your own is named with `-DCMAKE_PREFIX_PATH=$HOME/corelane`.
+//!
+//! For a board, pkg-config is told of the tree that `boards/build rpi5` has made, or `make install-lib
+//! DESTDIR=...`, and of nothing else; for CMake it is `-DCMAKE_PREFIX_PATH=$tree/usr`. The board gets what lies in
+//! `$tree/usr/lib/libcorelane.so.1*`, and has `libgcc_s.so.1` or gets that too.
+//!
+//! ```console
+//! tree=$PWD/target/boards/rpi5/c
+//! export PKG_CONFIG_LIBDIR=$tree/usr/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$tree
+//! aarch64-linux-gnu-gcc -o embed examples/c/embed.c $(pkg-config --cflags --libs corelane)
+//! qemu-aarch64 -L /usr/aarch64-linux-gnu -E LD_LIBRARY_PATH=$tree/usr/lib ./embed models/mlp
+//! ```
 //! This is `examples/c/embed.c`:
 //!
 //! ```c
@@ -144,10 +168,10 @@
 //!
 //! **Versions.** The header passes its version when a builder is made; a library that does not serve
 //! it says `ABI_MISMATCH` with both numbers. The shared library's name (`libcorelane.so.1`) changes
-//! with the upper half of that version, and structs only grow at their ends.
+//! with the upper half of that version. Structs that corelane fills may grow at their ends, and their size is
+//! passed along.
 //!
-//! The full rules for C are on the page of the module that implements it (`capi`, with the feature of
-//! that name); each function's own rule is in the header.
+//! The full rules for C begin the header, and each function's own rule stands at it.
 //!
 //! # As a service instead
 //! `make deb` makes a Debian package of the command with a systemd unit (`packaging/corelane.service`):

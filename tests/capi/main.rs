@@ -40,14 +40,20 @@ fn installed() -> &'static Path {
     static PLACE: OnceLock<PathBuf> = OnceLock::new();
     PLACE.get_or_init(|| {
         let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("installed");
-        let _ = std::fs::remove_dir_all(&place);
-        run(Command::new("make")
-            .current_dir(root())
-            .arg("install-lib")
-            .arg(format!("DESTDIR={}", place.display()))
-            .arg(format!("PREFIX={PREFIX}")));
+        install(&place, &[&format!("PREFIX={PREFIX}")]);
         place
     })
+}
+
+/// Puts everything below an empty `place`.
+#[track_caller]
+fn install(place: &Path, variables: &[&str]) {
+    let _ = std::fs::remove_dir_all(place);
+    run(Command::new("make")
+        .current_dir(root())
+        .arg("install-lib")
+        .arg(format!("DESTDIR={}", place.display()))
+        .args(variables));
 }
 
 fn lib_dir() -> PathBuf {
@@ -107,11 +113,17 @@ impl Drop for Scratch {
 /// What pkg-config says of the installed library.
 #[track_caller]
 fn pkg_config(how: &[&str]) -> Vec<String> {
+    pkg_config_of("corelane", how)
+}
+
+/// What it says of one of its two files.
+#[track_caller]
+fn pkg_config_of(name: &str, how: &[&str]) -> Vec<String> {
     let text = run(Command::new("pkg-config")
         .env("PKG_CONFIG_LIBDIR", lib_dir().join("pkgconfig"))
         .env("PKG_CONFIG_SYSROOT_DIR", installed())
         .args(how)
-        .arg("corelane"));
+        .arg(name));
     text.split_whitespace().map(str::to_owned).collect()
 }
 
@@ -170,13 +182,10 @@ fn ten_lines_of_c_and_no_rust_on_the_command_line() {
 fn the_static_library_links_with_what_pkg_config_names() {
     let scratch = Scratch::new("static");
     let program = scratch.0.join("allocations");
-    // The archive by name: `-lcorelane` would take the shared library beside it.
-    let words = pkg_config(&["--cflags", "--libs", "--static"]);
-    let words = words.iter().map(|w| if w == "-lcorelane" { "-l:libcorelane.a" } else { w });
     run(Command::new("cc")
         .args(["-std=c11", "-D_GNU_SOURCE", "-o"])
         .args([&program, &source("allocations.c")])
-        .args(words));
+        .args(pkg_config_of("corelane-static", SHARED)));
     let needed = run(Command::new("objdump").arg("-p").arg(&program));
     assert!(!needed.contains("libcorelane"), "{needed}");
     has_no_executable_stack(&program);
@@ -189,7 +198,7 @@ fn the_static_library_links_with_what_pkg_config_names() {
 fn the_headers_compile_without_a_warning() {
     let scratch = Scratch::new("headers");
     for (compiler, header, name) in [
-        (&["cc", "-std=c99"][..], "corelane.h", "a.c"),
+        (&["cc", "-std=c99", "-Wc++-compat"][..], "corelane.h", "a.c"),
         (&["cc", "-std=c17"][..], "corelane.h", "b.c"),
         (&["c++", "-std=c++17"][..], "corelane.h", "c.cpp"),
         (&["c++", "-std=c++17"][..], "corelane.hpp", "d.cpp"),
@@ -211,6 +220,44 @@ fn every_rule_of_the_header_holds() {
     let scratch = Scratch::new("rules");
     let program = scratch.compile(C, &source("rules.c"), SHARED);
     start(&program, &[scratch.slow(), model("mlp")]);
+}
+
+#[test]
+fn a_configuration_is_applied_or_refused() {
+    let scratch = Scratch::new("config");
+    let program = scratch.compile(C, &source("config.c"), SHARED);
+    let (mlp, cache) = (model("mlp"), scratch.0.join("cache"));
+    std::fs::create_dir(&cache).unwrap();
+    let board = root().join("boards/generic-x86_64.toml");
+    let write = |name: &str, text: &str| {
+        let file = scratch.0.join(name);
+        std::fs::write(&file, text).unwrap();
+        file
+    };
+    let whole = write(
+        "whole.toml",
+        &format!(
+            "cache = 'cache'\n[memory]\nlock = 'try'\n[runtime]\nboard = '{}'\n\
+             board_mismatch = 'adapt'\non_load_error = 'serve_others'\n\
+             [[model]]\npath = '{}'\n[[model]]\npath = '/no/such/model'\n",
+            board.display(),
+            mlp.display()
+        ),
+    );
+    let plain = format!("[[model]]\npath = '{}'\n", mlp.display());
+    let servers = write("servers.toml", &format!("[runtime]\nio_core = 0\n{plain}"));
+    let required = write("required.toml", &format!("[memory]\nlock = 'require'\n{plain}"));
+    let plain = write("plain.toml", &plain);
+    start(&program, &[&whole, &cache, &servers, &plain]);
+    if Command::new("setpriv").arg("--version").output().is_err() {
+        println!("skipped in part: no setpriv, so the privilege to lock may be there");
+        return;
+    }
+    let script = "ulimit -l 0 && exec setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock \
+                  --ambient-caps=-ipc_lock -- \"$0\" \"$@\"";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]).args([&program, &required]).env("LD_LIBRARY_PATH", lib_dir());
+    assert!(run(&mut shell).contains("refused"));
 }
 
 #[test]
@@ -285,17 +332,82 @@ fn the_examples_run() {
     assert!(rust.contains("compute_infer_ns"), "{rust}");
 }
 
+/// The lines of the page's part on C, as a shell would have them in a checkout.
+fn console() -> Vec<String> {
+    let page = std::fs::read_to_string(root().join("src/docs/firmware.rs")).unwrap();
+    let part = page.split("//! # C\n").nth(1).unwrap().split("//! # C++\n").next().unwrap();
+    let blocks =
+        part.split("//! ```console\n").skip(1).map(|b| b.split("//! ```\n").next().unwrap());
+    blocks.map(|block| block.replace("//! ", "")).collect()
+}
+
+#[test]
+fn the_pages_lines_work_as_they_stand() {
+    let scratch = Scratch::new("page");
+    for entry in std::fs::read_dir(root()).unwrap() {
+        let entry = entry.unwrap();
+        std::os::unix::fs::symlink(entry.path(), scratch.0.join(entry.file_name())).unwrap();
+    }
+    let shell = |lines: &str| {
+        let mut shell = Command::new("sh");
+        shell.args(["-euc", lines]).current_dir(&scratch.0).env("HOME", scratch.0.join("home"));
+        let text = run(&mut shell);
+        print!("{text}");
+        text
+    };
+    let [native, inside, board] = console().try_into().expect("three blocks");
+    // What is linked here was built before; see the head of this file.
+    let native = native.strip_prefix("make lib\n").expect("the library is built first");
+    let text = shell(&format!("{native}ldd ./embed\n{inside}"));
+    assert_eq!(text.matches("the same").count(), 3, "{text}");
+    assert!(text.contains("libcorelane.so.1 => "), "{text}");
+    let program = run(Command::new("objdump").arg("-p").arg(scratch.0.join("embed")));
+    assert!(!program.contains("NEEDED"), "{program}");
+
+    let tools = ["aarch64-linux-gnu-gcc", "qemu-aarch64"];
+    let missing = tools.iter().find(|t| Command::new(t).arg("--version").output().is_err());
+    let tree = board.lines().next().and_then(|l| l.strip_prefix("tree=$PWD/")).expect("a tree");
+    if missing.is_some() || !root().join(tree).join("usr/lib/pkgconfig/corelane-static.pc").exists()
+    {
+        println!("skipped in part: {tree} is not built here, or there is no {tools:?}");
+        return;
+    }
+    assert!(shell(&board).contains("the same"));
+}
+
+#[test]
+fn cmake_finds_it_in_a_directory_of_an_architecture() {
+    let scratch = Scratch::new("multiarch");
+    let arch = run(Command::new("cc").arg("-print-multiarch"));
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("multiarch");
+    let lib = format!("/usr/lib/{}", arch.trim());
+    let variables = ["PREFIX=/usr", &format!("LIBDIR={lib}"), "INCLUDEDIR=/usr/include/corelane-1"];
+    install(&place, &variables);
+    // As systems are where /usr is all there is: found by this way, there are no headers beside it.
+    std::os::unix::fs::symlink("usr/lib", place.join("lib")).unwrap();
+    cmake(&scratch, &format!("-Dcorelane_DIR={}{}/cmake/corelane", place.display(), &lib[4..]));
+    cmake(
+        &Scratch::new("multiarch-prefix"),
+        &format!("-DCMAKE_PREFIX_PATH={}/usr", place.display()),
+    );
+}
+
 #[test]
 fn cmake_finds_it() {
-    let scratch = Scratch::new("cmake");
-    let build = scratch.0.join("build");
     let prefix = installed().join(&PREFIX[1..]);
+    cmake(&Scratch::new("cmake"), &format!("-DCMAKE_PREFIX_PATH={}", prefix.display()));
+}
+
+/// Builds the example with CMake and runs it, with the shared library and with the static one.
+#[track_caller]
+fn cmake(scratch: &Scratch, how: &str) {
+    let build = scratch.0.join("build");
     run(Command::new("cmake")
         .arg("-S")
         .arg(root().join("examples/c"))
         .arg("-B")
         .arg(&build)
-        .arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display())));
+        .arg(how));
     run(Command::new("cmake").arg("--build").arg(&build));
     // CMake sets the run path, so nothing names the library here.
     for program in ["embed", "embed_static"] {
