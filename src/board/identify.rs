@@ -44,7 +44,9 @@ pub struct Found {
 /// The board of `machine`, among those that are part of the program.
 ///
 /// The device tree lists what it is compatible with from the board to the SoC: the first entry that a
-/// board names decides, then the model, then the processor's architecture.
+/// board names decides, then the model, then the processor's architecture. A machine that shows no device
+/// tree (a container often has none) is not guessed by its cores, since many boards share them; the error
+/// names the boards whose cores are the same.
 ///
 /// # Errors
 /// No board fits.
@@ -65,11 +67,28 @@ pub fn identify(machine: &Machine) -> Result<Found, BoardError> {
             return Ok(Found { board: board.clone(), how: HowFound::Model(model.clone()) });
         }
     }
-    boards
-        .into_iter()
-        .find(|b| b.fallback && b.architecture == machine.architecture)
-        .map(|board| Found { board, how: HowFound::Architecture })
-        .ok_or_else(|| BoardError::Unidentified { machine: machine.summary() })
+    if let Some(board) =
+        boards.iter().find(|b| b.fallback && b.architecture == machine.architecture)
+    {
+        return Ok(Found { board: board.clone(), how: HowFound::Architecture });
+    }
+    // In the order of the boards, which is that of their names.
+    let named = EMBEDDED.iter().zip(&boards);
+    let alike = named.filter(|(_, board)| same_cores(board, machine)).map(|((name, _), _)| *name);
+    Err(BoardError::Unidentified { machine: machine.summary(), alike: alike.collect() })
+}
+
+/// Whether the machine has the board's cores, each by its number and its id, and no others. A core that is
+/// off shows no id.
+fn same_cores(board: &Board, machine: &Machine) -> bool {
+    let count = board.clusters.iter().map(|cluster| cluster.cores.len()).sum::<usize>();
+    let on = &machine.cpus;
+    board.architecture == machine.architecture
+        && count == machine.present.len()
+        && !on.is_empty()
+        && on.iter().all(|cpu| {
+            cpu.id.is_some() && cpu.id == board.cluster_of(cpu.core).map(|cluster| cluster.id)
+        })
 }
 
 /// The board that `asked` names: `auto`, a name, or a file.

@@ -48,7 +48,7 @@ pub struct Machine {
     pub model: Option<String>,
     /// The device tree's `compatible`, most specific first.
     pub compatible: Vec<String>,
-    /// What `/proc/cpuinfo` calls the processor; x86 only.
+    /// What `/proc/cpuinfo` calls the processor; x86 and 32-bit ARM.
     pub cpu_name: Option<String>,
     /// Cores that are there.
     pub present: Vec<CoreId>,

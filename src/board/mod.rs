@@ -7,8 +7,8 @@
 //! board of a machine, and [`check`] compares a board's plan with the machine: what was `wanted`, what
 //! can be `got`, and each difference by name.
 //!
-//! A fact that is not known is absent. Figures of other engines carry their source; ours appear only
-//! where they were measured on the board itself.
+//! A fact that is not known is absent, and told as not published. Figures of other engines carry their source;
+//! ours appear only where they were measured on the board itself.
 
 mod check;
 mod identify;
@@ -19,7 +19,7 @@ mod text;
 pub use check::{Check, CorePlan, Difference, check};
 pub use identify::{Found, HowFound, identify, resolve};
 pub use machine::{Cpu, CpuId, Machine, core_kinds};
-pub use text::{describe, describe_machine, kernel_arguments};
+pub use text::{describe, describe_machine, kernel_arguments, slices_command};
 
 use crate::limits::BOARD_FILE_BYTES_MAX;
 use crate::toml_errors::{TomlError, nearest};
@@ -110,6 +110,10 @@ pub struct Reference {
     pub engine: String,
     /// The model.
     pub model: String,
+    /// The kind of core that it ran on, as the clusters name it.
+    pub core_type: String,
+    /// The precision that it computed in, as far as the source tells.
+    pub precision: String,
     /// Threads.
     pub threads: u64,
     /// Milliseconds for one row.
@@ -195,6 +199,9 @@ pub enum BoardError {
     Unidentified {
         /// What the machine says of itself.
         machine: String,
+        /// Names of the boards whose cores are the machine's: it may be one of them, or another with the
+        /// same processor.
+        alike: Vec<&'static str>,
     },
 }
 
@@ -212,11 +219,13 @@ impl fmt::Display for BoardError {
                 write!(f, "there is no board {name:?}; there are {}", names().join(", "))?;
                 f.write_str(", or give a file's path")
             }
-            BoardError::Unidentified { machine } => write!(
-                f,
-                "no known board fits this machine ({machine}); give a name ({}) or a file",
-                names().join(", ")
-            ),
+            BoardError::Unidentified { machine, alike } => {
+                write!(f, "no known board fits this machine ({machine}); ")?;
+                if !alike.is_empty() {
+                    write!(f, "boards with the same cores: {}; ", alike.join(", "))?;
+                }
+                write!(f, "give a name ({}) or a file", names().join(", "))
+            }
         }
     }
 }

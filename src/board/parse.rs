@@ -49,6 +49,7 @@ impl Board {
         let uarts = list(&root, "uart", |t| {
             Ok(Uart { device: path(t, "device")?, what: needed_text(t, "what")? })
         })?;
+        let references = list(&root, "reference", |t| reference(t, &clusters))?;
         let mut board = Board {
             name: name.into(),
             title: needed_text(&root, "title")?,
@@ -66,7 +67,7 @@ impl Board {
             thermal_file: None,
             frequency_file: None,
             throttled_file: None,
-            references: list(&root, "reference", reference)?,
+            references,
             measured: list(&root, "measured", measured)?,
         };
         if let Some(files) = root.table("files")? {
@@ -245,10 +246,16 @@ fn milliseconds(table: &Table<'_>) -> Result<f64, TomlError> {
     Ok(ms)
 }
 
-fn reference(table: &Table<'_>) -> Result<Reference, TomlError> {
+fn reference(table: &Table<'_>, clusters: &[Cluster]) -> Result<Reference, TomlError> {
+    let core_type = needed_text(table, "core_type")?;
+    if !clusters.iter().any(|cluster| cluster.core_type == core_type) {
+        return Err(table.invalid("core_type", format!("{core_type:?} is in no cluster")));
+    }
     Ok(Reference {
         engine: needed_text(table, "engine")?,
         model: needed_text(table, "model")?,
+        core_type,
+        precision: needed_text(table, "precision")?,
         threads: needed_number(table, "threads", 1, CORES_MAX as u64)?,
         ms: milliseconds(table)?,
         source: needed_text(table, "source")?,

@@ -1,9 +1,11 @@
 //! Every board file, and every board on machines made of files.
 
+mod recorded;
 mod tree;
 
 use super::*;
 use crate::toml_errors::TomlErrorKind;
+use recorded::{MACHINES, Recorded};
 use tree::Tree;
 
 fn boards() -> Vec<Board> {
@@ -83,6 +85,98 @@ fn each_board_is_found_and_its_plan_holds_on_its_own_machine() {
 }
 
 #[test]
+fn recorded_machines_are_the_boards_that_they_are() {
+    for recorded in MACHINES {
+        let machine = Tree::recorded(recorded).machine();
+        let found = identify(&machine).unwrap();
+        assert_eq!(found.board.name, recorded.board, "{}", recorded.model);
+        assert!(matches!(found.how, HowFound::Compatible(_)), "{}: {}", recorded.model, found.how);
+        let check = check(&found.board, &machine);
+        assert_eq!(check.differences, vec![], "{}", recorded.model);
+        assert_eq!(check.got, check.wanted, "{}", recorded.model);
+    }
+    for board in boards().iter().filter(|board| !board.fallback) {
+        assert!(MACHINES.iter().any(|m| m.board == board.name), "{} is not recorded", board.name);
+    }
+}
+
+#[test]
+fn each_beginning_of_a_model_names_a_recorded_machine() {
+    let boards = boards();
+    for board in &boards {
+        for prefix in &board.model_prefix {
+            let begins = |m: &&Recorded| m.model.starts_with(prefix.as_str());
+            let recorded: Vec<_> = MACHINES.iter().filter(begins).collect();
+            assert!(
+                !recorded.is_empty(),
+                "{}: no machine's model begins with {prefix:?}",
+                board.name
+            );
+            for recorded in recorded {
+                let machine = Tree::recorded(recorded).compatible("acme,carrier\0").machine();
+                let found = identify(&machine).unwrap();
+                assert_eq!(found.board.name, recorded.board);
+                assert_eq!(found.how, HowFound::Model(recorded.model.into()));
+                assert_eq!(board.name, recorded.board, "{prefix:?} is another board's");
+            }
+        }
+    }
+}
+
+#[test]
+fn without_a_device_tree_boards_with_the_same_cores_are_named() {
+    let of = |name: &str| MACHINES.iter().find(|m| m.board == name).unwrap();
+    let alike = |tree: Tree| match identify(&tree.without_device_tree().machine()) {
+        Err(error @ BoardError::Unidentified { .. }) => {
+            let text = error.to_string();
+            let BoardError::Unidentified { alike, .. } = error else { unreachable!() };
+            let told = format!("boards with the same cores: {}; give", alike.join(", "));
+            assert_eq!(text.contains(&told), !alike.is_empty(), "{text}");
+            alike
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(alike(Tree::recorded(of("rpi4"))), ["rpi4"]);
+    assert_eq!(alike(Tree::recorded(of("rpi5"))), ["rpi5"]);
+    assert_eq!(alike(Tree::recorded(of("rk3588"))), ["rk3588"]);
+    assert_eq!(alike(Tree::recorded(of("stm32mp157"))), ["stm32mp157"]);
+    let six = ["jetson-orin-nano", "jetson-orin-nx-8gb"];
+    assert_eq!(alike(Tree::recorded(of("jetson-orin-nano"))), six);
+    let a53 = ["beagleplay", "imx8mp", "rpi-zero-2w", "rpi3"];
+    assert_eq!(alike(Tree::recorded(of("rpi3"))), a53);
+    // A core that is off shows no id, and a container with a part of the cores shows all.
+    assert_eq!(alike(Tree::recorded(of("rpi5")).offline(CoreId(2))), ["rpi5"]);
+    assert_eq!(alike(Tree::recorded(of("rk3588")).container(2, true, "4-5")), ["rk3588"]);
+    let unlike = Recorded { cores: &[], ..*of("rpi5") };
+    assert_eq!(alike(Tree::recorded(&unlike)), [""; 0]);
+}
+
+#[test]
+fn a_32_bit_kernel_shows_cores_by_cpuinfo_alone() {
+    let recorded = MACHINES.iter().find(|m| m.architecture == "armv7").unwrap();
+    let tree = Tree::recorded(recorded);
+    let machine = tree.machine();
+    assert_eq!(machine.cpu_name.as_deref(), Some("ARMv7 Processor rev 5 (v7l)"));
+    for core in [0, 1] {
+        let cpu = machine.cpu(CoreId(core)).unwrap();
+        assert_eq!(cpu.id, Some(CpuId { implementer: 0x41, part: 0xc07 }));
+        assert!(cpu.features.contains(&"neon".to_string()), "{cpu:?}");
+        assert_eq!(crate::sys::cores::id(tree.root(), CoreId(core)), None, "no register there");
+    }
+}
+
+#[test]
+fn capacities_are_read_and_tell_kinds_apart() {
+    let tree = Tree::of(&Board::read("rk3588").unwrap());
+    let machine = tree.machine();
+    let capacity = |core| machine.cpu(CoreId(core)).unwrap().capacity;
+    assert_eq!((capacity(0), capacity(7)), (Some(397), Some(1024)));
+    let [little, big] = &core_kinds(tree.root(), &cores("0,7"))[..] else { panic!("two") };
+    assert!(little.as_ref().unwrap().contains("capacity 397"), "{little:?}");
+    assert!(big.as_ref().unwrap().contains("capacity 1024"), "{big:?}");
+}
+
+#[test]
 fn each_board_with_its_worker_cores_isolated_still_has_all_workers() {
     for board in boards().iter().filter(|b| b.cores.is_some()) {
         let plan = board.cores.clone().unwrap();
@@ -131,6 +225,50 @@ fn a_container_with_two_cores_is_told_of_under_both_versions_of_control_groups()
             }
         }
     }
+}
+
+#[test]
+fn an_isolated_core_that_is_off_is_told_of_and_the_others_are_kept() {
+    for board in boards().iter().filter(|b| b.cores.as_ref().is_some_and(|p| p.workers.len() > 1)) {
+        let plan = board.cores.clone().unwrap();
+        let gone = plan.workers[0];
+        let machine = Tree::of(board).isolated(&plan.workers).offline(gone).machine();
+        let check = check(board, &machine);
+        let wanted = Difference::Core { role: "worker", core: gone, why: "it is offline" };
+        assert_eq!(check.differences, vec![wanted], "{}", board.name);
+        assert_eq!(check.got.workers, plan.workers[1..], "{}", board.name);
+    }
+}
+
+#[test]
+fn a_control_group_decides_which_isolated_cores_there_are() {
+    let board = Board::read("rpi5").unwrap();
+    for version in [1, 2] {
+        for inside in [true, false] {
+            // The group first: a thread's own list is then without the isolated cores.
+            let tree = Tree::of(&board).container(version, inside, "0-2").isolated(&cores("2-3"));
+            let machine = tree.machine();
+            assert_eq!(machine.usable(), cores("0-2"), "v{version}, inside {inside}");
+            let why = "the control group's cpuset does not have it";
+            let lost = Difference::Core { role: "worker", core: CoreId(3), why };
+            let check = check(&board, &machine);
+            assert_eq!(check.differences, vec![lost]);
+            assert_eq!(check.got.workers, cores("1-2"), "2 is isolated, and of the group");
+        }
+    }
+}
+
+#[test]
+fn limits_are_found_where_both_versions_of_control_groups_are() {
+    let board = Board::read("rpi5").unwrap();
+    let machine = Tree::of(&board).hybrid("0-2", 1_500, 300).machine();
+    assert_eq!(machine.cpuset, Some(cores("0-2")));
+    assert_eq!((machine.quota_millicores, machine.memory_mib), (Some(1_500), Some(300)));
+    let why = "the control group's cpuset does not have it";
+    let lost = Difference::Core { role: "worker", core: CoreId(3), why };
+    let quota = Difference::Quota { wanted_millicores: 2_000, got_millicores: 1_500 };
+    let memory = Difference::Memory { wanted_mib: 512, got_mib: 300 };
+    assert_eq!(check(&board, &machine).differences, vec![lost, quota, memory]);
 }
 
 #[test]
@@ -284,6 +422,68 @@ fn mistakes_in_a_board_file_are_found_and_explained() {
     assert!(matches!(wrong("part = 0xd0b", "part = 0x1d0b"), TomlErrorKind::OutOfRange { .. }));
     assert!(matches!(wrong("io = 0", "io = \"0\""), TomlErrorKind::WrongType { .. }));
     assert!(matches!(wrong("[memory]", "[memory"), TomlErrorKind::Syntax { .. }));
+}
+
+#[test]
+fn what_is_not_known_of_a_board_is_told() {
+    let text = |board: &Board| {
+        let machine = Tree::of(board).machine();
+        let found = Found { board: board.clone(), how: HowFound::Named };
+        describe(&found, &check(board, &machine))
+    };
+    let says = |name: &str, part: &str| {
+        let text = text(&Board::read(name).unwrap());
+        assert!(text.contains(part), "no {part:?} in {text}");
+    };
+    says("rpi5", "throttled    not published");
+    says("rpi5", "capacity not published");
+    says("rpi5", "reference    none found");
+    says(
+        "rpi5",
+        "build        aarch64-unknown-linux-gnu, glibc 2.31 and later, processor cortex-a76",
+    );
+    says("rpi5", "emulated as cortex-a76");
+    says("stm32mp157", "features neon");
+    says("rk3588", "memory       size not published");
+    says("rk3588", "capacity 530 at the same clock");
+    let a55 =
+        "reference    ncnn resnet18: 210.22 ms, 1 thread on Cortex-A55, fp16 where the core has it";
+    says("rk3588", a55);
+    says(
+        "rpi5",
+        "for unit in system.slice user.slice init.scope; do systemctl set-property --runtime $unit \
+         AllowedCPUs=0; done",
+    );
+    // What is known of every board is never left out by a slip.
+    for board in boards().iter().filter(|board| !board.fallback) {
+        for cluster in &board.clusters {
+            let known =
+                [cluster.l1i_kib, cluster.l1d_kib, cluster.l2_kib, cluster.frequency_max_mhz];
+            assert!(known.iter().all(Option::is_some), "{}: {cluster:?}", board.name);
+        }
+    }
+}
+
+#[test]
+fn a_published_figure_says_on_which_core_and_how_it_was_computed() {
+    let text = EMBEDDED.iter().find(|(name, _)| *name == "rk3588").unwrap().1;
+    let wrong = |from: &str, to: &str| {
+        let at = text.find("[[reference]]").unwrap();
+        let (facts, figures) = text.split_at(at);
+        assert!(figures.contains(from));
+        let text = facts.to_string() + &figures.replacen(from, to, 1);
+        *Board::parse("rk3588", "rk3588.toml", &text).unwrap_err().kind
+    };
+    let unknown = wrong("\"Cortex-A76\"", "\"Cortex-A72\"");
+    assert!(
+        matches!(&unknown, TomlErrorKind::Invalid { message, .. }
+        if message.contains("\"Cortex-A72\" is in no cluster")),
+        "{unknown:?}"
+    );
+    for key in ["core_type", "precision"] {
+        let kind = wrong(&format!("{key} = "), &format!("# {key} = "));
+        assert!(matches!(kind, TomlErrorKind::Missing { .. }), "{key}: {kind:?}");
+    }
 }
 
 #[test]

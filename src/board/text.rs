@@ -1,6 +1,6 @@
 //! Boards and machines for people.
 
-use super::{Board, Check, Cluster, CorePlan, Found, Machine};
+use super::{Board, Build, Check, Cluster, CorePlan, Found, Machine, Reference};
 use crate::sys::affinity::core_list;
 use std::fmt::Write;
 
@@ -13,6 +13,22 @@ pub fn kernel_arguments(plan: &CorePlan) -> String {
          irqaffinity={rest}"
     )
 }
+
+/// The units of systemd that hold all that runs, but for services with a slice of their own, as the packaged
+/// one has: a service can't have a core that its slice does not have.
+const EVERYTHING_ELSE: &str = "system.slice user.slice init.scope";
+
+/// The shell's command that keeps the workers' cores free of everything else from now on until the next
+/// start, by systemd and the second version of control groups.
+pub fn slices_command(plan: &CorePlan) -> String {
+    format!(
+        "for unit in {EVERYTHING_ELSE}; do systemctl set-property --runtime $unit AllowedCPUs={}; done",
+        core_list(&plan.housekeeping)
+    )
+}
+
+/// What is said of a fact that the board's sources don't give.
+const UNKNOWN: &str = "not published";
 
 /// What becomes of a board on a machine: the board's facts, and its plan `wanted` and `got`.
 pub fn describe(found: &Found, check: &Check) -> String {
@@ -33,21 +49,14 @@ pub fn describe(found: &Found, check: &Check) -> String {
         ("throttled", &board.throttled_file),
     ];
     for (what, file) in files {
-        if let Some(file) = file {
-            let _ = writeln!(out, "  {what:<12} {file}");
-        }
+        let _ = writeln!(out, "  {what:<12} {}", file.as_deref().unwrap_or(UNKNOWN));
     }
-    let build = &board.build;
-    let cpu = build.cpu.as_ref().map_or(String::new(), |cpu| format!(", processor {cpu}"));
-    let _ = writeln!(out, "  build        {}{cpu}", build.target);
-    for r in &board.references {
-        let threads =
-            if r.threads == 1 { "1 thread".into() } else { format!("{} threads", r.threads) };
-        let _ = writeln!(
-            out,
-            "  reference    {} {}: {} ms, {threads} ({})",
-            r.engine, r.model, r.ms, r.source
-        );
+    let _ = writeln!(out, "  build        {}", build_text(&board.build));
+    if board.references.is_empty() {
+        let _ = writeln!(out, "  reference    none found");
+    }
+    for reference in &board.references {
+        let _ = writeln!(out, "  reference    {}", reference_text(reference));
     }
     if board.measured.is_empty() {
         let _ = writeln!(out, "  corelane     not measured on this board");
@@ -65,29 +74,46 @@ pub fn describe(found: &Found, check: &Check) -> String {
         let _ = writeln!(out, "  difference   {difference}");
     }
     let _ = writeln!(out, "  kernel       {}", kernel_arguments(&check.wanted));
-    let _ = writeln!(
-        out,
-        "  or, at run time: systemctl set-property --runtime system.slice AllowedCPUs={}",
-        core_list(&check.wanted.housekeeping)
-    );
+    let _ = writeln!(out, "  or, at run time: {}", slices_command(&check.wanted));
     out
 }
 
+fn build_text(build: &Build) -> String {
+    let mut parts = vec![build.target.clone()];
+    parts.extend(build.glibc.as_ref().map(|version| format!("glibc {version} and later")));
+    parts.extend(build.cpu.as_ref().map(|cpu| format!("processor {cpu}")));
+    if !build.features.is_empty() {
+        parts.push(format!("features {}", build.features.join(" ")));
+    }
+    parts.extend(build.emulator_cpu.as_ref().map(|cpu| format!("emulated as {cpu}")));
+    parts.join(", ")
+}
+
+fn reference_text(r: &Reference) -> String {
+    let threads = if r.threads == 1 { "1 thread".into() } else { format!("{} threads", r.threads) };
+    format!(
+        "{} {}: {} ms, {threads} on {}, {} ({})",
+        r.engine, r.model, r.ms, r.core_type, r.precision, r.source
+    )
+}
+
 fn cluster_text(cluster: &Cluster) -> String {
-    let mut parts = vec![cluster.core_type.clone()];
-    if let Some(mhz) = cluster.frequency_max_mhz {
-        parts.push(format!("up to {mhz} MHz"));
-    }
-    if let Some(capacity) = cluster.capacity_dmips_mhz {
-        parts.push(format!("capacity {capacity} at the same clock"));
-    }
-    if let (Some(i), Some(d)) = (cluster.l1i_kib, cluster.l1d_kib) {
-        parts.push(format!("L1 {i}+{d} KiB"));
-    }
-    if let Some(l2) = cluster.l2_kib {
-        let shared = if cluster.l2_shared == Some(true) { " shared" } else { "" };
-        parts.push(format!("L2 {l2} KiB{shared}"));
-    }
+    let fact = |what: &str, fact: Option<String>| match fact {
+        Some(fact) => fact,
+        None => format!("{what} {UNKNOWN}"),
+    };
+    let shared = if cluster.l2_shared == Some(true) { " shared" } else { "" };
+    let l1 = cluster.l1i_kib.zip(cluster.l1d_kib);
+    let mut parts = vec![
+        cluster.core_type.clone(),
+        fact("frequency", cluster.frequency_max_mhz.map(|mhz| format!("up to {mhz} MHz"))),
+        fact(
+            "capacity",
+            cluster.capacity_dmips_mhz.map(|c| format!("capacity {c} at the same clock")),
+        ),
+        fact("L1", l1.map(|(i, d)| format!("L1 {i}+{d} KiB"))),
+        fact("L2", cluster.l2_kib.map(|l2| format!("L2 {l2} KiB{shared}"))),
+    ];
     if !cluster.features.is_empty() {
         parts.push(cluster.features.join(" "));
     }
@@ -100,6 +126,8 @@ fn memory_text(board: &Board) -> String {
     if !memory.sizes_mib.is_empty() {
         let sizes: Vec<String> = memory.sizes_mib.iter().map(u64::to_string).collect();
         parts.push(format!("{} MiB", sizes.join(" or ")));
+    } else if !board.clusters.is_empty() {
+        parts.push(format!("size {UNKNOWN}"));
     }
     parts.extend(memory.kind.clone());
     parts.extend(memory.l3_kib.map(|kib| format!("last cache {kib} KiB")));
