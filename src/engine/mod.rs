@@ -11,6 +11,9 @@
 //! | `tract` | tract's own runner, the reference | no |
 //! | `ort` | ONNX Runtime, from a shared library (feature `ort`) | no |
 //! | `fake` | a fixed compute time, for tests and overhead figures | yes |
+//!
+//! Only engine `plan` has loops for each kind of core and chooses by the worker's; [`tract`] chooses once for
+//! the process.
 
 pub mod fake;
 pub mod image;

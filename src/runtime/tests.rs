@@ -1,7 +1,11 @@
 use super::*;
+use crate::engine::LoadRequest;
 use crate::engine::fake::{FakeCompute, FakeEngine, FakeFault};
+use crate::engine::kernels::Isa;
+use crate::engine::plan::{self, PlanEngine};
 use crate::model::signature::{Signature, TensorSpec};
 use crate::queue::{Failure, Refusal};
+use crate::sys::affinity;
 use crate::sys::clock;
 use crate::units::DType;
 use crate::worker::IdleStrategy;
@@ -368,4 +372,68 @@ fn workers_on_unlike_cores_measure_for_themselves() {
     assert_eq!((little.core_kind.as_deref(), &little.workers[..]), (Some("little"), &[1][..]));
     assert!(u128::from(little.by_batch_size[&1]) >= SLOW.as_nanos(), "{little:?}");
     assert!(u128::from(big.by_batch_size[&1]) < SLOW.as_nanos(), "{big:?}");
+}
+
+/// Engine `plan` on a machine made of files, and which loops each worker's instance took.
+struct OnMachine {
+    engine: PlanEngine,
+    root: std::path::PathBuf,
+    in_order: std::sync::Mutex<Vec<(String, bool)>>,
+}
+
+impl crate::engine::Engine for OnMachine {
+    fn kind(&self) -> crate::engine::EngineKind {
+        self.engine.kind()
+    }
+    fn signature(&self) -> &Signature {
+        self.engine.signature()
+    }
+    fn batch_sizes(&self) -> &[usize] {
+        self.engine.batch_sizes()
+    }
+    fn describe(&self) -> crate::engine::Description {
+        self.engine.describe()
+    }
+    fn instance(&self) -> Result<Box<dyn crate::engine::Instance>, crate::engine::EngineError> {
+        let instance = self.engine.instance_below(&self.root)?;
+        let worker = std::thread::current().name().unwrap_or_default().to_string();
+        self.in_order.lock().unwrap().push((worker, instance.in_order()));
+        Ok(Box::new(instance))
+    }
+}
+
+#[test]
+fn a_worker_on_a_little_core_takes_that_cores_loops() {
+    let cores: Vec<CoreId> = affinity::allowed().unwrap().into_iter().take(2).collect();
+    let bytes =
+        std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/models/mlp/model.onnx")).unwrap();
+    // A Cortex-A55 and a Cortex-A76, in either order: where there is one core only, it is each once.
+    for little in [0, 1] {
+        let root =
+            std::env::temp_dir().join(format!("corelane-loops-{}-{little}", std::process::id()));
+        for (n, core) in cores.iter().enumerate() {
+            let dir = root.join(format!("sys/devices/system/cpu/cpu{core}/regs/identification"));
+            std::fs::create_dir_all(&dir).unwrap();
+            let midr = if n == little { "0x00000000412fd050\n" } else { "0x00000000414fd0b0\n" };
+            std::fs::write(dir.join("midr_el1"), midr).unwrap();
+        }
+        let request = LoadRequest {
+            bytes: &bytes,
+            batch_sizes: &[1],
+            bind_axes: &[],
+            bind_inputs: &[],
+            arena_bytes_max: 1 << 20,
+        };
+        let engine = plan::load_with(&request, Isa::detect()).unwrap();
+        let engine =
+            Arc::new(OnMachine { engine, root: root.clone(), in_order: Default::default() });
+        let setup = ModelSetup::new("mlp", engine.clone());
+        let runtime = Runtime::builder().cores(cores.clone()).model(setup).build().unwrap();
+        runtime.client().model("mlp").unwrap().request(1).unwrap().infer().unwrap();
+        let mut taken = engine.in_order.lock().unwrap().clone();
+        taken.sort();
+        let worker = |n: usize| (format!("cl-worker-{n}"), n == little);
+        assert_eq!(taken, (0..cores.len()).map(worker).collect::<Vec<_>>());
+        std::fs::remove_dir_all(&root).unwrap();
+    }
 }

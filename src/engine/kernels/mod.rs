@@ -171,6 +171,12 @@ impl Kernels {
         Kernels { checked: self.checked.with_in_order(in_order) }
     }
 
+    /// Whether loops for cores that run in order are taken, where there are any.
+    #[cfg(test)]
+    pub(crate) fn in_order(&self) -> bool {
+        self.checked.in_order()
+    }
+
     /// The instruction set.
     pub fn isa(&self) -> Isa {
         self.checked.isa()

@@ -10,7 +10,7 @@ use crate::sys::pool::Pool;
 use crate::sys::{affinity, clock, cores};
 use crate::units::{CoreId, DType};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Address space of an instance's private heap; only what its fallback steps use is ever touched. A process of 32
@@ -56,6 +56,8 @@ pub struct PlanInstance {
     program: Arc<Program>,
     /// The program's, with the loops for the cores that the instance runs on.
     kernels: Kernels,
+    /// Below which the machine shows what its cores are: `/`, but in tests.
+    root: PathBuf,
     arena: AlignedBuf,
     inputs: Vec<AlignedBuf>,
     outputs: Vec<AlignedBuf>,
@@ -70,6 +72,11 @@ impl PlanInstance {
     /// `Limit` if the arena can't be had as it is required, or a private heap is needed and there can be
     /// no more.
     pub fn new(program: Arc<Program>) -> Result<PlanInstance, EngineError> {
+        Self::below(Path::new("/"), program)
+    }
+
+    /// The same on the machine whose `sys` lies below `root`.
+    pub(super) fn below(root: &Path, program: Arc<Program>) -> Result<PlanInstance, EngineError> {
         let (inputs, outputs) = program.staging_words();
         let zeroed = |words: Vec<usize>| words.into_iter().map(AlignedBuf::zeroed).collect();
         let (inputs, outputs) = (zeroed(inputs), zeroed(outputs));
@@ -87,8 +94,15 @@ impl PlanInstance {
         };
         let arena = AlignedBuf::mapped(arena).map_err(|e| limit(format!("the arena: {e}")))?;
         let allowed = affinity::allowed().unwrap_or_default();
-        let kernels = kernels_for(&program, &allowed);
-        Ok(PlanInstance { arena, inputs, outputs, heap, program, kernels })
+        let kernels = kernels_for(root, &program, &allowed);
+        let root = root.into();
+        Ok(PlanInstance { arena, inputs, outputs, heap, program, kernels, root })
+    }
+
+    /// Whether it takes the loops for cores that run in order.
+    #[cfg(test)]
+    pub(crate) fn in_order(&self) -> bool {
+        self.kernels.in_order()
     }
 
     /// Runs a plan on the staging areas, each step through `around`.
@@ -97,7 +111,7 @@ impl PlanInstance {
         plan: PlanIndex,
         around: impl FnMut(usize, &mut dyn FnMut() -> Option<()>) -> Option<()>,
     ) -> Result<(), RunError> {
-        let PlanInstance { program, kernels, arena, inputs, outputs, heap } = self;
+        let PlanInstance { program, kernels, arena, inputs, outputs, heap, .. } = self;
         let plan = &program.plans[plan.0];
         let mut from: [&[f32]; TENSORS_MAX] = [&[]; TENSORS_MAX];
         for (i, input) in inputs.iter().enumerate() {
@@ -112,13 +126,13 @@ impl PlanInstance {
 }
 
 /// With the loops for these cores; a pinned worker that makes its instance may run on one only.
-fn kernels_for(program: &Program, on: &[CoreId]) -> Kernels {
-    program.kernels.with_in_order(cores::in_order(Path::new("/"), on))
+fn kernels_for(root: &Path, program: &Program, on: &[CoreId]) -> Kernels {
+    program.kernels.with_in_order(cores::in_order(root, on))
 }
 
 impl Instance for PlanInstance {
     fn settle_on(&mut self, core: CoreId) {
-        self.kernels = kernels_for(&self.program, &[core]);
+        self.kernels = kernels_for(&self.root, &self.program, &[core]);
     }
     fn input_mut(&mut self, plan: PlanIndex, input: usize) -> &mut [u8] {
         let bytes = self.program.row_bytes.0[input] * self.program.plans[plan.0].batch;
@@ -149,8 +163,15 @@ impl Instance for PlanInstance {
         inputs: &[&[u8]],
         outputs: &mut [&mut [u8]],
     ) -> Result<(), RunError> {
-        let PlanInstance { program, kernels, arena, inputs: staged_in, outputs: staged_out, heap } =
-            self;
+        let PlanInstance {
+            program,
+            kernels,
+            arena,
+            inputs: staged_in,
+            outputs: staged_out,
+            heap,
+            ..
+        } = self;
         let plan = &program.plans[index.0];
         let mut from: [&[f32]; TENSORS_MAX] = [&[]; TENSORS_MAX];
         for (i, (input, staged)) in inputs.iter().zip(staged_in.iter_mut()).enumerate() {

@@ -160,6 +160,17 @@ impl Compiled {
     }
 }
 
+#[cfg(test)]
+impl PlanEngine {
+    /// An instance as a worker makes it, on the machine whose `sys` lies below `root`.
+    pub(crate) fn instance_below(
+        &self,
+        root: &std::path::Path,
+    ) -> Result<exec::PlanInstance, EngineError> {
+        exec::PlanInstance::below(root, self.program.clone())
+    }
+}
+
 impl Engine for PlanEngine {
     fn kind(&self) -> EngineKind {
         EngineKind::Plan

@@ -1,7 +1,7 @@
 use super::graph::{Graph, Op, Unary};
 use super::*;
 use crate::engine::{PlanIndex, kernels::Kernels};
-use crate::units::DType;
+use crate::units::{CoreId, DType};
 use proptest::prelude::*;
 use std::path::PathBuf;
 
@@ -167,6 +167,31 @@ fn rows_of_a_batch_have_the_bits_that_they_have_alone() {
         }
     }
     assert!(in_turns > 0, "no plan runs in turns, so nothing was tested");
+}
+
+#[test]
+fn an_instance_takes_the_loops_of_the_core_that_it_settles_on() {
+    let root = std::env::temp_dir().join(format!("corelane-settle-{}", std::process::id()));
+    for (core, midr) in [(0, "0x00000000412fd050"), (1, "0x00000000414fd0b0")] {
+        let dir = root.join(format!("sys/devices/system/cpu/cpu{core}/regs/identification"));
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("midr_el1"), midr).unwrap();
+    }
+    let bytes =
+        std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/models/mlp/model.onnx")).unwrap();
+    let engine = load_with(&request(&bytes, &[8]), Isa::detect()).unwrap();
+    let mut instance = engine.instance_below(&root).unwrap();
+    let x = noise(DType::F32, instance.input_mut(PlanIndex(0), 0).len() / 4, &mut 1);
+    instance.input_mut(PlanIndex(0), 0).copy_from_slice(&x);
+    let mut settled = |core| {
+        instance.settle_on(CoreId(core));
+        instance.infer(PlanIndex(0)).unwrap();
+        (instance.in_order(), instance.output(PlanIndex(0), 0).to_vec())
+    };
+    let [little, big, unknown] = [0, 1, 7].map(&mut settled);
+    assert!(little.0 && !big.0 && !unknown.0);
+    assert!(little.1 == big.1 && big.1 == unknown.1, "other bits");
+    std::fs::remove_dir_all(&root).unwrap();
 }
 
 #[test]

@@ -3,6 +3,12 @@
 //! One optimised graph per batch size. tract's thread pools stay off (the parallelism is workers):
 //! its default executor is the calling thread, and nothing here sets another. It allocates while it
 //! runs, so [`Description::allocation_free`] is false.
+//!
+//! Its kernels are tract's, which takes one kind for the whole process: that of the largest `CPU part` in
+//! `/proc/cpuinfo`, whichever core runs it. On a board with unlike cores all workers then run the same, and
+//! where tract knows that part not (a Cortex-A76 beside Cortex-A55), those that it has for any. A choice by
+//! core, which engine `plan` makes, can't be had from outside; tract's variable `TRACT_CPU_AARCH64_KIND`
+//! names another kind for all.
 
 pub mod front;
 mod independence;
