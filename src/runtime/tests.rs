@@ -423,8 +423,9 @@ fn a_worker_on_a_little_core_takes_that_cores_loops() {
             bind_axes: &[],
             bind_inputs: &[],
             arena_bytes_max: 1 << 20,
+            isa: Isa::detect(),
         };
-        let engine = plan::load_with(&request, Isa::detect()).unwrap();
+        let engine = plan::compile(&request).unwrap();
         let engine =
             Arc::new(OnMachine { engine, root: root.clone(), in_order: Default::default() });
         let setup = ModelSetup::new("mlp", engine.clone());

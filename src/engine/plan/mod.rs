@@ -57,7 +57,8 @@ pub fn load(request: &LoadRequest<'_>) -> Result<Box<dyn Engine>, EngineError> {
     Ok(Box::new(compile(request)?))
 }
 
-fn compile(request: &LoadRequest<'_>) -> Result<PlanEngine, EngineError> {
+/// As [`load`], for who asks more of the engine than the trait has.
+pub(crate) fn compile(request: &LoadRequest<'_>) -> Result<PlanEngine, EngineError> {
     let kernels = Kernels::new(request.isa)
         .map_err(|e| EngineError::new(EngineErrorKind::UnsupportedOperator, e.to_string()))?;
     super::check_batch_sizes(request.batch_sizes)?;

@@ -179,7 +179,7 @@ fn an_instance_takes_the_loops_of_the_core_that_it_settles_on() {
     }
     let bytes =
         std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/models/mlp/model.onnx")).unwrap();
-    let engine = load_with(&request(&bytes, &[8]), Isa::detect()).unwrap();
+    let engine = compile(&request(&bytes, &[8])).unwrap();
     let mut instance = engine.instance_below(&root).unwrap();
     let x = noise(DType::F32, instance.input_mut(PlanIndex(0), 0).len() / 4, &mut 1);
     instance.input_mut(PlanIndex(0), 0).copy_from_slice(&x);
