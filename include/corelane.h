@@ -82,7 +82,7 @@
  * when something is added. A program runs with a library of the same upper half and the same or a
  * larger lower half.
  */
-#define CORELANE_ABI_VERSION 65536
+#define CORELANE_ABI_VERSION 65537
 
 /**
  * Axes of one row, at most.
@@ -914,6 +914,26 @@ corelane_status corelane_runtime_start(const struct corelane_builder *builder,
  */
 corelane_status corelane_runtime_stop(struct corelane_runtime *runtime,
                                       uint64_t timeout_us);
+
+/**
+ * Reads the files of the model called `name` again and, if they changed, serves what they hold now, once it is
+ * checked and warm. Takes as long as loading does; meanwhile other threads go on asking, and once it returns
+ * every answer is the new version's. `changed` may be null, else it is set to 1 if there was another version, to 0
+ * if not. Names, tensors and limits of a model never change so. Calls from several threads take turns.
+ *
+ * Ownership: nothing changes hands: the model and its requests stay what they are; `name` stays the
+ * caller's.
+ *
+ * Errors:
+ * The former version serves on. `NOT_FOUND`: the message lists the models; `MODEL`: the files can't be
+ * loaded, do not pass the checks, or changed while they were read; `CONFIG`: they differ in what is fixed
+ * at the start, which the message names; `SYSTEM`: there is no memory for two versions; `WORKER`: an
+ * instance could not be made, or failed its warm-up; `TIMEOUT`: a worker did not end its batch within 10
+ * seconds; `SHUTTING_DOWN`; `FORKED`; `INVALID_ARGUMENT`.
+ */
+corelane_status corelane_runtime_reload(const struct corelane_runtime *runtime,
+                                        const char *name,
+                                        uint32_t *changed);
 
 /**
  * The model called `name`.

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// The version of the C interface: the upper half changes when something existing changes, the lower
 /// when something is added. A program runs with a library of the same upper half and the same or a
 /// larger lower half.
-pub const CORELANE_ABI_VERSION: u32 = 0x0001_0000;
+pub const CORELANE_ABI_VERSION: u32 = 0x0001_0001;
 
 /// What workers do when nothing waits.
 #[repr(i32)]

@@ -7,7 +7,7 @@ use super::fork::ForkMark;
 use super::model::{corelane_model, held};
 use super::request::{WAIT_FOREVER, instant};
 use super::running::Claim;
-use super::status::{Told, corelane_status, fail, guard, guard_value};
+use super::status::{Told, corelane_status, fail, guard, guard_value, reload_error};
 use crate::queue::completion::IoWaker;
 use crate::queue::handle::Found;
 use crate::runtime::{Completions, Runtime};
@@ -296,6 +296,41 @@ pub unsafe extern "C" fn corelane_runtime_stop(
         // and `inner` are not used again.
         let owned = unsafe { Box::from_raw(runtime) };
         on_own_thread(move || drop(owned))
+    })
+}
+
+/// Reads the files of the model called `name` again and, if they changed, serves what they hold now, once it is
+/// checked and warm. Takes as long as loading does; meanwhile other threads go on asking, and once it returns
+/// every answer is the new version's. `changed` may be null, else it is set to 1 if there was another version, to 0
+/// if not. Names, tensors and limits of a model never change so. Calls from several threads take turns.
+///
+/// Ownership: nothing changes hands: the model and its requests stay what they are; `name` stays the
+/// caller's.
+///
+/// # Errors
+/// The former version serves on. `NOT_FOUND`: the message lists the models; `MODEL`: the files can't be
+/// loaded, do not pass the checks, or changed while they were read; `CONFIG`: they differ in what is fixed
+/// at the start, which the message names; `SYSTEM`: there is no memory for two versions; `WORKER`: an
+/// instance could not be made, or failed its warm-up; `TIMEOUT`: a worker did not end its batch within 10
+/// seconds; `SHUTTING_DOWN`; `FORKED`; `INVALID_ARGUMENT`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn corelane_runtime_reload(
+    runtime: *const corelane_runtime,
+    name: *const c_char,
+    changed: *mut u32,
+) -> corelane_status {
+    guard(|| {
+        // SAFETY: C's promise: a runtime that is not stopped.
+        let reloader = unsafe { borrow(runtime, "runtime") }?.running()?.reloader();
+        // SAFETY: C's promise: a text that ends with a zero.
+        let name = unsafe { text(name, "name") }?;
+        let done = on_own_thread(|| reloader.reload(name))?.map_err(|e| reload_error(&e))?;
+        if !changed.is_null() {
+            let place = place(changed, "changed")?;
+            // SAFETY: C's promise: `changed` may be written.
+            unsafe { place.put(done.changed.into()) };
+        }
+        Ok(())
     })
 }
 

@@ -2,7 +2,7 @@
 
 use super::line::Line;
 use crate::queue::{Failure, Refusal};
-use crate::runtime::{BuildError, InferError};
+use crate::runtime::{BuildError, InferError, ReloadError};
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char};
 use std::fmt;
@@ -192,6 +192,19 @@ pub(super) fn build_error(error: &BuildError) -> Told {
         BuildError::Config(_) => corelane_status::Config,
         BuildError::Worker { .. } => corelane_status::Worker,
         BuildError::RealTime(_) | BuildError::System(_) => corelane_status::System,
+    };
+    fail(status, format_args!("{error}"))
+}
+
+pub(super) fn reload_error(error: &ReloadError) -> Told {
+    let status = match error {
+        ReloadError::UnknownModel { .. } => corelane_status::NotFound,
+        ReloadError::Load { .. } | ReloadError::FilesChanged { .. } => corelane_status::Model,
+        ReloadError::NoSource { .. } | ReloadError::Fixed { .. } => corelane_status::Config,
+        ReloadError::Memory { .. } => corelane_status::System,
+        ReloadError::Instance { .. } => corelane_status::Worker,
+        ReloadError::Worker { .. } => corelane_status::Timeout,
+        ReloadError::Stopping { .. } => corelane_status::ShuttingDown,
     };
     fail(status, format_args!("{error}"))
 }

@@ -181,4 +181,4 @@
 //! An update of a model takes no restart: `systemctl reload corelane`, or `corelane reload`, which waits until the
 //! new version serves or says why it does not. What may change so, and what may not, is on the page of
 //! [`Reloader`](crate::runtime::Reloader); in a Rust program it is
-//! [`Runtime::reload`](crate::runtime::Runtime::reload). The C interface has no reload yet: it loads at the start.
+//! [`Runtime::reload`](crate::runtime::Runtime::reload), in C `corelane_runtime_reload`.

@@ -304,6 +304,24 @@ fn a_thousand_cycles_of_a_real_model_under_the_address_sanitizer() {
 }
 
 #[test]
+fn a_model_is_read_again_while_requests_run() {
+    let scratch = Scratch::new("reload");
+    let program = scratch.compile(C, &source("reload.c"), SHARED);
+    let model = scratch.fake("fake", 100, "batch_sizes = [1, 2]\nmax_queue_size = 4");
+    let manifest = std::fs::read_to_string(model.join("manifest.toml")).unwrap();
+    let next = |name: &str, from: &str, to: &str| {
+        assert!(manifest.contains(from));
+        let file = scratch.0.join(name);
+        std::fs::write(&file, manifest.replace(from, to)).unwrap();
+        file
+    };
+    let other = next("other", "compute_us = 100", "compute_us = 200");
+    let wider = next("wider", "shape = [4] }]\noutputs", "shape = [5] }]\noutputs");
+    let broken = next("broken", "engine = 'fake'", "engine = 'none'");
+    start(&program, &[model, other, wider, broken]);
+}
+
+#[test]
 fn it_unloads_and_loads_again() {
     let scratch = Scratch::new("unload");
     // Not linked: only the header is used.
