@@ -38,6 +38,7 @@ fn first(n: usize) -> __m256i {
 impl Simd for Avx2 {
     type V = __m256;
     type M = __m256;
+    type I = __m256i;
     const LANES: usize = 8;
     const NV: usize = 2;
     const MR: usize = 6;
@@ -164,6 +165,54 @@ impl Simd for Avx2 {
             let x = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
             let x = _mm_max_ps(x, _mm_movehl_ps(x, x));
             _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)))
+        }
+    }
+    #[inline(always)]
+    fn integers(x: i32) -> __m256i {
+        // SAFETY: features checked at `enter`.
+        unsafe { _mm256_set1_epi32(x) }
+    }
+    #[inline(always)]
+    unsafe fn load_integers(p: *const i32) -> __m256i {
+        // SAFETY: the caller's promise; features checked at `enter`.
+        unsafe { _mm256_loadu_si256(p.cast()) }
+    }
+    #[inline(always)]
+    fn add_products(sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: features checked at `enter`.
+        unsafe { _mm256_add_epi32(sums, _mm256_madd_epi16(a, b)) }
+    }
+    #[inline(always)]
+    fn floats(a: __m256i) -> __m256 {
+        // SAFETY: features checked at `enter`.
+        unsafe { _mm256_cvtepi32_ps(a) }
+    }
+    #[inline(always)]
+    unsafe fn load_bytes(p: *const u8) -> __m256 {
+        // SAFETY: the caller's promise; features checked at `enter`.
+        unsafe { _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(p: *mut u8, v: __m256, add: __m256i) {
+        // SAFETY: the caller's promise; features checked at `enter`. To round ties to even is what every thread
+        // of ours has its control register ask for.
+        unsafe {
+            let i = _mm256_add_epi32(_mm256_cvtps_epi32(v), add);
+            let i = _mm_packs_epi32(_mm256_castsi256_si128(i), _mm256_extracti128_si256::<1>(i));
+            _mm_storel_epi64(p.cast(), _mm_packus_epi16(i, i));
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_bytes_twice(p: *mut u8, v: [__m256; 2], add: __m256i) {
+        // SAFETY: the caller's promise; features checked at `enter`; rounding as in `store_bytes`.
+        unsafe {
+            let [a, b] = v.map(|v| _mm256_add_epi32(_mm256_cvtps_epi32(v), add));
+            let halves = _mm256_packs_epi32(a, b);
+            // Four lanes of each in both halves of the register: back in order.
+            let bytes = _mm256_packus_epi16(halves, halves);
+            let order = _mm256_setr_epi32(0, 4, 1, 5, 0, 4, 1, 5);
+            let bytes = _mm256_permutevar8x32_epi32(bytes, order);
+            _mm_storeu_si128(p.cast(), _mm256_castsi256_si128(bytes));
         }
     }
 }

@@ -36,6 +36,7 @@ fn first(n: usize) -> __mmask16 {
 impl Simd for Avx512 {
     type V = __m512;
     type M = __mmask16;
+    type I = __m512i;
     const LANES: usize = 16;
     const NV: usize = 2;
     // More rows would have more pointers to A than there are registers for them.
@@ -158,5 +159,39 @@ impl Simd for Avx512 {
     fn hmax(a: __m512) -> f32 {
         // SAFETY: features checked at `enter`.
         unsafe { _mm512_reduce_max_ps(a) }
+    }
+    #[inline(always)]
+    fn integers(x: i32) -> __m512i {
+        // SAFETY: features checked at `enter`.
+        unsafe { _mm512_set1_epi32(x) }
+    }
+    #[inline(always)]
+    unsafe fn load_integers(p: *const i32) -> __m512i {
+        // SAFETY: the caller's promise; features checked at `enter`.
+        unsafe { _mm512_loadu_si512(p.cast()) }
+    }
+    #[inline(always)]
+    fn add_products(sums: __m512i, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: features checked at `enter`.
+        unsafe { _mm512_add_epi32(sums, _mm512_madd_epi16(a, b)) }
+    }
+    #[inline(always)]
+    fn floats(a: __m512i) -> __m512 {
+        // SAFETY: features checked at `enter`.
+        unsafe { _mm512_cvtepi32_ps(a) }
+    }
+    #[inline(always)]
+    unsafe fn load_bytes(p: *const u8) -> __m512 {
+        // SAFETY: the caller's promise; features checked at `enter`.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(p: *mut u8, v: __m512, add: __m512i) {
+        // SAFETY: the caller's promise; features checked at `enter`. To round ties to even is what every thread
+        // of ours has its control register ask for.
+        unsafe {
+            let i = _mm512_add_epi32(_mm512_cvtps_epi32(v), add);
+            _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(i));
+        }
     }
 }

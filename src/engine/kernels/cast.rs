@@ -34,3 +34,9 @@ pub fn words_mut(bytes: &mut [u8]) -> Option<&mut [f32]> {
     // SAFETY: as in `words`; the borrow is exclusive, and floats are bytes that `u8` takes back.
     Some(unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), len) })
 }
+
+/// `words` as integers of 16 bits, to be written: two for each.
+pub fn shorts_mut(words: &mut [f32]) -> &mut [i16] {
+    // SAFETY: as in `bytes_mut`; a float's alignment is more than enough, and any bits are an integer.
+    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), 2 * words.len()) }
+}

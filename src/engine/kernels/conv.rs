@@ -113,7 +113,7 @@ impl ConvParams {
         (h * w * self.c_out) as u64 * taps as u64
     }
 
-    fn pointwise(&self) -> bool {
+    pub(super) fn pointwise(&self) -> bool {
         self.kernel_h == 1
             && self.kernel_w == 1
             && self.stride_h == 1
@@ -416,7 +416,7 @@ impl Conv2d {
                     batch,
                     x,
                     res: residual,
-                    act,
+                    end: act.fused().0,
                     y: &mut *y,
                 });
                 if !act.fused().1 {

@@ -1,7 +1,9 @@
 //! Depthwise convolution, NHWC: vectors run over channels, a tile over output columns.
 
-use super::activation::{Activation, Fused, apply_fused};
+use super::activation::{Fused, apply_fused};
 use super::aligned::AlignedBuf;
+use super::cast;
+use super::codes::End;
 use super::conv::ConvParams;
 use super::gemm::split;
 use super::isa::Op;
@@ -15,20 +17,98 @@ const GENERAL: usize = 4;
 /// The most taps of a kernel.
 pub(super) const TAPS_MAX: usize = TABLE / GENERAL;
 
+/// An element of a tensor in memory, computed with as a float.
+pub(super) trait Element: Copy + 'static {
+    /// What becomes of sums before they are stored.
+    type End: Copy;
+    /// What stands for 0.
+    fn zero(end: &Self::End) -> f32;
+    /// A vector from memory, less the zero; if `PART`, its first `n < LANES` lanes.
+    /// # Safety
+    /// `p` is valid for reading so many elements.
+    unsafe fn load<S: Simd, const PART: bool>(p: *const Self, n: usize, zero: S::V) -> S::V;
+    /// Stores sums of the channels from `channel`, all lanes or, if `PART`, the first `n < LANES`.
+    /// # Safety
+    /// `p` is valid for writing so many elements, which are channels that the end knows.
+    unsafe fn store<S: Simd, const PART: bool>(
+        p: *mut Self,
+        sums: S::V,
+        end: &Self::End,
+        channel: usize,
+        n: usize,
+    );
+}
+
+impl Element for f32 {
+    type End = Fused;
+    #[inline(always)]
+    fn zero(_: &Fused) -> f32 {
+        0.0
+    }
+    #[inline(always)]
+    unsafe fn load<S: Simd, const PART: bool>(p: *const f32, n: usize, _: S::V) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { if PART { S::load_part(p, n) } else { S::load(p) } }
+    }
+    #[inline(always)]
+    unsafe fn store<S: Simd, const PART: bool>(
+        p: *mut f32,
+        sums: S::V,
+        end: &Fused,
+        _: usize,
+        n: usize,
+    ) {
+        let v = apply_fused::<S>(*end, sums);
+        // SAFETY: the caller's promise.
+        unsafe { if PART { S::store_part(p, v, n) } else { S::store(p, v) } }
+    }
+}
+
+/// Codes, and whole weights: all sums are whole numbers that floats hold exactly.
+impl Element for u8 {
+    type End = End;
+    #[inline(always)]
+    fn zero(end: &End) -> f32 {
+        end.x_zero
+    }
+    #[inline(always)]
+    unsafe fn load<S: Simd, const PART: bool>(p: *const u8, n: usize, zero: S::V) -> S::V {
+        // SAFETY: the caller's promise.
+        S::sub(unsafe { if PART { S::load_bytes_part(p, n) } else { S::load_bytes(p) } }, zero)
+    }
+    #[inline(always)]
+    unsafe fn store<S: Simd, const PART: bool>(
+        p: *mut u8,
+        sums: S::V,
+        end: &End,
+        channel: usize,
+        n: usize,
+    ) {
+        // SAFETY: the caller's promise; ends are padded to whole vectors.
+        unsafe { end.of::<S>(channel).store::<PART>(p, sums, n) }
+    }
+}
+
 /// Weights as `[tap][channels padded]`, and a bias.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Weights {
     taps: AlignedBuf,
     bias: AlignedBuf,
-    zeros: AlignedBuf,
+    /// What lies beside an image: a pixel's elements, whichever they are.
+    outside: AlignedBuf,
     padded: usize,
+}
+
+/// Channels of packed weights: whole vectors of every set.
+pub(super) fn padded(channels: usize) -> usize {
+    channels.next_multiple_of(16)
 }
 
 impl Weights {
     /// Packs `[channel, 1, kernel_h, kernel_w]`.
     pub(super) fn pack(p: &ConvParams, weights: &[f32], bias: Option<&[f32]>) -> Weights {
         let taps = p.kernel_h * p.kernel_w;
-        let padded = p.c_in.next_multiple_of(16);
+        let padded = padded(p.c_in);
         let mut packed = AlignedBuf::zeroed(taps * padded);
         for c in 0..p.c_in {
             for t in 0..taps {
@@ -39,49 +119,55 @@ impl Weights {
         if let Some(bias) = bias {
             b[..p.c_in].copy_from_slice(bias);
         }
-        Weights { taps: packed, bias: b, zeros: AlignedBuf::zeroed(padded), padded }
+        Weights { taps: packed, bias: b, outside: AlignedBuf::zeroed(padded), padded }
+    }
+
+    /// The same for images of codes, beside which `zero` lies.
+    pub(super) fn among_codes(mut self, zero: u8) -> Weights {
+        cast::bytes_mut(&mut self.outside).fill(zero);
+        self
     }
 
     /// Bytes of the buffers.
     pub(super) fn bytes(&self) -> usize {
-        self.taps.bytes() + self.bias.bytes() + self.zeros.bytes()
+        self.taps.bytes() + self.bias.bytes() + self.outside.bytes()
     }
 }
 
 /// One depthwise convolution; lengths were checked by its maker, who also applies what of the activation
 /// is not fused.
-pub(super) struct Depthwise<'a> {
+pub(super) struct Depthwise<'a, E: Element> {
     pub(super) p: &'a ConvParams,
     pub(super) w: &'a Weights,
     pub(super) batch: usize,
-    pub(super) x: &'a [f32],
-    pub(super) res: Option<&'a [f32]>,
-    pub(super) act: Activation,
-    pub(super) y: &'a mut [f32],
+    pub(super) x: &'a [E],
+    pub(super) res: Option<&'a [E]>,
+    pub(super) end: E::End,
+    pub(super) y: &'a mut [E],
 }
 
 /// Where a tile's columns of input lie.
 #[derive(Clone, Copy)]
-enum Columns<'a> {
+enum Columns<'a, E> {
     /// Side by side: the first kernel row begins here, but for so many columns on the left and on the
     /// right that lie beside the image.
-    Inside(*const f32, usize, usize),
+    Inside(*const E, usize, usize),
     /// Anywhere: a row of pointers for each kernel row.
-    Table(&'a [*const f32]),
+    Table(&'a [*const E]),
 }
 
 /// The part of a tile that does not depend on the channel.
 #[derive(Clone, Copy)]
-struct Tile<'a> {
-    columns: Columns<'a>,
-    /// Floats from a kernel row's first input to the next one's (inside).
+struct Tile<'a, E: Element> {
+    columns: Columns<'a, E>,
+    /// Elements from a kernel row's first input to the next one's (inside).
     row_step: usize,
     /// Kernel rows that lie within the image, from `first`.
     first: usize,
     rows: usize,
-    out: *mut f32,
-    res: *const f32,
-    fused: Fused,
+    out: *mut E,
+    res: *const E,
+    end: E::End,
 }
 
 /// One vector of channels from `c` of a tile of `W` columns, by a kernel `KW` wide at stride `ST`; the last `n`
@@ -93,13 +179,14 @@ struct Tile<'a> {
 #[allow(clippy::too_many_arguments)]
 unsafe fn vector<
     S: Simd,
+    E: Element,
     const W: usize,
     const KW: usize,
     const ST: usize,
     const INSIDE: bool,
     const PART: bool,
 >(
-    t: &Tile<'_>,
+    t: &Tile<'_, E>,
     w: &Weights,
     channels: usize,
     c: usize,
@@ -107,7 +194,8 @@ unsafe fn vector<
 ) {
     // SAFETY: the caller's promise; weights and bias are padded to whole vectors.
     unsafe {
-        let load = |p: *const f32| if PART { S::load_part(p, n) } else { S::load(p) };
+        let of_zero = S::splat(E::zero(&t.end));
+        let load = |p: *const E| E::load::<S, PART>(p, n, of_zero);
         let mut acc = [S::load(w.bias.as_ptr().add(c)); W];
         let columns = (W - 1) * ST + KW;
         let mut wrow = w.taps.as_ptr().add(t.first * KW * w.padded + c);
@@ -160,12 +248,7 @@ unsafe fn vector<
             if !t.res.is_null() {
                 v = S::add(v, load(t.res.add(o * channels + c)));
             }
-            let (v, out) = (apply_fused::<S>(t.fused, v), t.out.add(o * channels + c));
-            if PART {
-                S::store_part(out, v, n)
-            } else {
-                S::store(out, v)
-            }
+            E::store::<S, PART>(t.out.add(o * channels + c), v, &t.end, c, n);
             o += 1;
         }
     }
@@ -175,8 +258,8 @@ unsafe fn vector<
 /// # Safety
 /// The tile's pointers are valid for all channels.
 #[inline(always)]
-unsafe fn vectors<S: Simd, const W: usize, const KW: usize, const ST: usize>(
-    t: &Tile<'_>,
+unsafe fn vectors<S: Simd, E: Element, const W: usize, const KW: usize, const ST: usize>(
+    t: &Tile<'_, E>,
     w: &Weights,
     channels: usize,
 ) {
@@ -186,11 +269,11 @@ unsafe fn vectors<S: Simd, const W: usize, const KW: usize, const ST: usize>(
             ($inside:literal) => {{
                 let mut c = 0;
                 while c + S::LANES <= channels {
-                    vector::<S, W, KW, ST, $inside, false>(t, w, channels, c, S::LANES);
+                    vector::<S, E, W, KW, ST, $inside, false>(t, w, channels, c, S::LANES);
                     c += S::LANES;
                 }
                 if S::MASKED && c < channels {
-                    vector::<S, W, KW, ST, $inside, true>(t, w, channels, c, channels - c);
+                    vector::<S, E, W, KW, ST, $inside, true>(t, w, channels, c, channels - c);
                 }
             }};
         }
@@ -202,11 +285,11 @@ unsafe fn vectors<S: Simd, const W: usize, const KW: usize, const ST: usize>(
 /// # Safety
 /// As [`vectors`], from channel `from`; the table has `taps * GENERAL` pointers; `taps` lists the weights' rows.
 #[inline(always)]
-unsafe fn general<S: Simd>(
-    table: &[*const f32],
+unsafe fn general<S: Simd, E: Element>(
+    table: &[*const E],
     taps: &[usize],
     columns: usize,
-    t: &Tile<'_>,
+    t: &Tile<'_, E>,
     w: &Weights,
     channels: usize,
     from: usize,
@@ -214,9 +297,14 @@ unsafe fn general<S: Simd>(
     let mut c = from;
     while c < channels {
         let n = S::LANES.min(channels - c);
-        // SAFETY: `n` channels from `c` exist; unused columns point at zeros, which are padded.
+        // SAFETY: `n` channels from `c` exist; unused columns point beside the image, padded.
         unsafe {
-            let load = |p: *const f32| if n < S::LANES { S::load_part(p, n) } else { S::load(p) };
+            let part = n < S::LANES;
+            let zero = S::splat(E::zero(&t.end));
+            let load = |p: *const E| match part {
+                true => E::load::<S, true>(p, n, zero),
+                false => E::load::<S, false>(p, n, zero),
+            };
             let mut acc = [S::load(w.bias.as_ptr().add(c)); GENERAL];
             for (i, &tap) in taps.iter().enumerate() {
                 let weight = S::load(w.taps.as_ptr().add(tap * w.padded + c));
@@ -229,9 +317,12 @@ unsafe fn general<S: Simd>(
                 if !t.res.is_null() {
                     v = S::add(v, load(t.res.add(o * channels + c)));
                 }
-                let v = apply_fused::<S>(t.fused, v);
                 let out = t.out.add(o * channels + c);
-                if n < S::LANES { S::store_part(out, v, n) } else { S::store(out, v) }
+                if part {
+                    E::store::<S, true>(out, v, &t.end, c, n)
+                } else {
+                    E::store::<S, false>(out, v, &t.end, c, n)
+                }
             }
         }
         c += n;
@@ -246,7 +337,7 @@ const fn widest(kw: usize, stride: usize) -> usize {
     }
 }
 
-impl Op for Depthwise<'_> {
+impl<E: Element> Op for Depthwise<'_, E> {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(mut self) {
@@ -273,10 +364,10 @@ impl Op for Depthwise<'_> {
     }
 }
 
-impl Depthwise<'_> {
+impl<E: Element> Depthwise<'_, E> {
     /// What tiles of output line `oy` of image `n` share: the kernel rows inside the image.
     #[inline(always)]
-    fn tile(&self, oy: usize) -> (Tile<'static>, isize) {
+    fn tile(&self, oy: usize) -> (Tile<'static, E>, isize) {
         let p = self.p;
         let y0 = (oy * p.stride_h) as isize - p.pad_top as isize;
         let inside = |ky: usize| {
@@ -298,20 +389,26 @@ impl Depthwise<'_> {
             rows,
             out: core::ptr::null_mut(),
             res: core::ptr::null(),
-            fused: self.act.fused().0,
+            end: self.end,
         };
         (tile, y0)
     }
 
-    /// The channels of input column `x`, kernel row `ky`; zeros beside the image.
+    /// What lies beside an image.
     #[inline(always)]
-    fn pixel(&self, n: usize, y0: isize, ky: usize, x: isize) -> *const f32 {
+    fn outside(&self) -> *const E {
+        self.w.outside.as_ptr().cast()
+    }
+
+    /// The channels of input column `x`, kernel row `ky`.
+    #[inline(always)]
+    fn pixel(&self, n: usize, y0: isize, ky: usize, x: isize) -> *const E {
         let p = self.p;
         if x >= 0 && (x as usize) < p.width {
             let y = (y0 + (ky * p.dilation_h) as isize) as usize;
             self.x[((n * p.height + y) * p.width + x as usize) * p.c_in..].as_ptr()
         } else {
-            self.w.zeros.as_ptr()
+            self.outside()
         }
     }
 
@@ -319,7 +416,7 @@ impl Depthwise<'_> {
     #[inline(always)]
     fn aim(
         &mut self,
-        tile: &mut Tile<'_>,
+        tile: &mut Tile<'_, E>,
         (oh, ow): (usize, usize),
         (n, oy, ox): (usize, usize, usize),
     ) {
@@ -340,12 +437,12 @@ impl Depthwise<'_> {
         let (p, c) = (self.p, self.p.c_in);
         let ow = out.1;
         let (shared, y0) = self.tile(oy);
-        let mut table = [self.w.zeros.as_ptr(); TABLE];
+        let mut table = [self.outside(); TABLE];
         // Of nearly equal width, so that none is left with one column.
         let (count, width, wider) = split(ow, widest(KW, ST));
         let mut ox = 0;
         for t in 0..count {
-            let mut tile: Tile<'_> = shared;
+            let mut tile: Tile<'_, E> = shared;
             let x0 = (ox * ST) as isize - p.pad_left as isize;
             let w = width + usize::from(t < wider);
             let columns = (w - 1) * ST + KW;
@@ -372,7 +469,7 @@ impl Depthwise<'_> {
                     ($($w:literal)*) => {
                         match w {
                             $($w if $w <= widest(KW, ST) => {
-                                vectors::<S, $w, KW, ST>(&tile, self.w, c)
+                                vectors::<S, E, $w, KW, ST>(&tile, self.w, c)
                             })*
                             _ => {}
                         }
@@ -393,7 +490,7 @@ impl Depthwise<'_> {
         let p = self.p;
         let ow = out.1;
         let (mut tile, y0) = self.tile(oy);
-        let mut table = [self.w.zeros.as_ptr(); TABLE];
+        let mut table = [self.outside(); TABLE];
         let mut taps = [0usize; TAPS_MAX];
         let mut ox = 0;
         while ox < ow {
@@ -406,14 +503,14 @@ impl Depthwise<'_> {
                     for o in 0..GENERAL {
                         let x = x0 + (o * p.stride_w + kx * p.dilation_w) as isize;
                         table[used * GENERAL + o] =
-                            if o < w { self.pixel(n, y0, ky, x) } else { self.w.zeros.as_ptr() };
+                            if o < w { self.pixel(n, y0, ky, x) } else { self.outside() };
                     }
                     used += 1;
                 }
             }
             self.aim(&mut tile, out, (n, oy, ox));
             // SAFETY: the table was filled for these taps with pointers to all channels.
-            unsafe { general::<S>(&table, &taps[..used], w, &tile, self.w, p.c_in, from) };
+            unsafe { general::<S, E>(&table, &taps[..used], w, &tile, self.w, p.c_in, from) };
             ox += w;
         }
     }

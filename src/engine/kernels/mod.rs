@@ -1,12 +1,13 @@
 //! Compute kernels, per instruction set.
 //!
-//! Activations are `f32`, channels innermost (**NHWC**); a batch is just more pixels. So a 1x1
-//! convolution, a Gemm and a KxK convolution are one register-tile kernel ([`gemm`](self)): rows of A
-//! are read in place through a table of pointers, weights are packed once in panels.
+//! Activations are `f32`, or codes of 8 bits ([`Codes`]), channels innermost (**NHWC**); a batch is just more
+//! pixels. So a 1x1 convolution, a Gemm and a KxK convolution are one register-tile kernel ([`gemm`](self)):
+//! rows of A are read in place through a table of pointers, weights are packed once in panels.
 //!
 //! * [`Kernels`] is the instruction set, checked once. Everything else takes it, or was made with it.
 //! * [`Conv2d`] and [`PackedMatMul`] own packed weights: made at load, shared by `Arc`, `run` many times.
 //! * [`matmul`] multiplies two run-time matrices (attention).
+//! * [`CodedConv`] is a convolution, or a matrix product, from 8-bit [`Codes`] to codes, in whole numbers.
 //! * The other kernels are functions over slices.
 //!
 //! Nothing here allocates after construction. A kernel that needs memory takes a `scratch` slice of
@@ -14,9 +15,9 @@
 //! are checked with assertions at entry: a wrong length is a bug of the caller, not of the model. Inputs and
 //! outputs of one call are separate slices, so they can't overlap.
 //!
-//! Errors are those of rounding: sums are taken in `f32` with FMA (where the set has it) in an order that
-//! depends on the instruction set and the kernel, but not on the batch: a row has the same bits alone
-//! and in a batch unless the documentation of a kernel says otherwise.
+//! Sums of codes are exact, and rounded once. Else errors are those of rounding: sums are taken in `f32` with FMA
+//! (where the set has it) in an order that depends on the instruction set and the kernel, but not on the
+//! batch. A row has the same bits alone and in a batch unless the documentation of a kernel says otherwise.
 //!
 //! `tests/kernels` compiles this room alone, and `.ci/run sanitize` runs its tests there with
 //! AddressSanitizer, which sees a read or a write one element beyond a slice.
@@ -104,6 +105,8 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 pub mod cast;
+mod coded;
+mod codes;
 mod conv;
 mod depthwise;
 mod direct;
@@ -111,6 +114,7 @@ mod elementwise;
 mod gemm;
 #[cfg(target_arch = "aarch64")]
 mod inorder;
+mod integer;
 mod isa;
 mod layout;
 mod math;
@@ -132,6 +136,8 @@ mod tests;
 
 pub use activation::Activation;
 pub use aligned::AlignedBuf;
+pub use coded::CodedConv;
+pub use codes::{Codes, add_codes, decode, encode};
 pub use conv::{Conv2d, ConvAlgorithm, ConvParams, KernelError};
 pub use elementwise::{Binary, Broadcast, Unary, binary, binary_inplace, unary, unary_inplace};
 pub use isa::{Isa, IsaUnavailable};
@@ -180,5 +186,11 @@ impl Kernels {
     /// The instruction set.
     pub fn isa(&self) -> Isa {
         self.checked.isa()
+    }
+
+    /// Whether products of codes ([`CodedConv`]) take less time than those of what the codes stand for: with AVX2
+    /// they do, two thirds. The others' instructions multiply no more integers at a time than floats.
+    pub fn prefers_codes(&self) -> bool {
+        matches!(self.isa(), Isa::Avx2 | Isa::Avx512)
     }
 }

@@ -22,6 +22,7 @@ pub(super) unsafe fn enter<O: Op>(op: O) -> O::Out {
 impl Simd for Neon {
     type V = float32x4_t;
     type M = uint32x4_t;
+    type I = int32x4_t;
     const LANES: usize = 4;
     const NV: usize = 4;
     const MR: usize = 6;
@@ -164,5 +165,46 @@ impl Simd for Neon {
     fn hmax(a: float32x4_t) -> f32 {
         // SAFETY: features checked at `enter`.
         unsafe { vmaxvq_f32(a) }
+    }
+    #[inline(always)]
+    fn integers(x: i32) -> int32x4_t {
+        // SAFETY: features checked at `enter`.
+        unsafe { vdupq_n_s32(x) }
+    }
+    #[inline(always)]
+    unsafe fn load_integers(p: *const i32) -> int32x4_t {
+        // SAFETY: the caller's promise; features checked at `enter`.
+        unsafe { vld1q_s32(p) }
+    }
+    #[inline(always)]
+    fn add_products(sums: int32x4_t, a: int32x4_t, b: int32x4_t) -> int32x4_t {
+        // SAFETY: features checked at `enter`.
+        unsafe {
+            let (a, b) = (vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b));
+            let low = vmull_s16(vget_low_s16(a), vget_low_s16(b));
+            vaddq_s32(sums, vpaddq_s32(low, vmull_high_s16(a, b)))
+        }
+    }
+    #[inline(always)]
+    fn floats(a: int32x4_t) -> float32x4_t {
+        // SAFETY: features checked at `enter`.
+        unsafe { vcvtq_f32_s32(a) }
+    }
+    #[inline(always)]
+    unsafe fn load_bytes(p: *const u8) -> float32x4_t {
+        // SAFETY: the caller's promise; features checked at `enter`.
+        unsafe {
+            let bytes = vreinterpret_u8_u32(vdup_n_u32(p.cast::<u32>().read_unaligned()));
+            vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(bytes))))
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(p: *mut u8, v: float32x4_t, add: int32x4_t) {
+        // SAFETY: the caller's promise; features checked at `enter`.
+        unsafe {
+            let halves = vmovn_s32(vaddq_s32(vcvtnq_s32_f32(v), add));
+            let bytes = vmovn_s16(vcombine_s16(halves, halves));
+            p.cast::<u32>().write_unaligned(vget_lane_u32::<0>(vreinterpret_u32_s8(bytes)));
+        }
     }
 }

@@ -10,6 +10,8 @@ pub(super) trait Simd: Copy + 'static {
     type V: Copy;
     /// A lane mask: all bits of a lane, or none.
     type M: Copy;
+    /// A vector of `LANES` integers of 32 bits, or of twice as many of 16.
+    type I: Copy;
     /// Floats in a vector.
     const LANES: usize;
     /// Vectors across one panel of packed weights: `NR = NV * LANES` output channels.
@@ -98,7 +100,88 @@ pub(super) trait Simd: Copy + 'static {
     fn hsum(a: Self::V) -> f32;
     /// Greatest lane, NaN lanes ignored or returned.
     fn hmax(a: Self::V) -> f32;
+
+    /// All lanes `x`: an integer, or the bits of a pair of 16 bits each.
+    fn integers(x: i32) -> Self::I;
+    /// # Safety
+    /// `p` is valid for reading `LANES` integers, aligned or not.
+    unsafe fn load_integers(p: *const i32) -> Self::I;
+    /// To each lane of `sums`, the products of both halves of that lane of `a` and `b`, as integers of 16 bits.
+    /// Exact where the sum is within 32 bits; else it wraps.
+    fn add_products(sums: Self::I, a: Self::I, b: Self::I) -> Self::I;
+    /// The nearest floats.
+    fn floats(a: Self::I) -> Self::V;
+    /// # Safety
+    /// `p` is valid for reading `LANES` bytes.
+    unsafe fn load_bytes(p: *const u8) -> Self::V;
+    /// The nearest integers, ties to even, plus those of `add`: lanes that are within 0 and 255 then.
+    /// # Safety
+    /// `p` is valid for writing `LANES` bytes.
+    unsafe fn store_bytes(p: *mut u8, v: Self::V, add: Self::I);
+    /// [`store_bytes`](Self::store_bytes) of two vectors, one after the other.
+    /// # Safety
+    /// `p` is valid for writing `2 * LANES` bytes.
+    #[inline(always)]
+    unsafe fn store_bytes_twice(p: *mut u8, v: [Self::V; 2], add: Self::I) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            Self::store_bytes(p, v[0], add);
+            Self::store_bytes(p.add(Self::LANES), v[1], add);
+        }
+    }
+    /// The first `n < LANES` lanes from memory, the others zero.
+    /// # Safety
+    /// `p` is valid for reading `n` bytes.
+    #[inline(always)]
+    unsafe fn load_bytes_part(p: *const u8, n: usize) -> Self::V {
+        let mut bytes = [0u8; LANES_MAX];
+        let to = bytes.as_mut_ptr();
+        // SAFETY: `n < LANES` bytes, by the caller's promise; the array has a vector of them.
+        unsafe {
+            in_pieces(n, |at, len| match len {
+                8 => to.add(at).cast::<[u8; 8]>().write(p.add(at).cast::<[u8; 8]>().read()),
+                4 => to.add(at).cast::<[u8; 4]>().write(p.add(at).cast::<[u8; 4]>().read()),
+                2 => to.add(at).cast::<[u8; 2]>().write(p.add(at).cast::<[u8; 2]>().read()),
+                _ => to.add(at).write(p.add(at).read()),
+            });
+            Self::load_bytes(to)
+        }
+    }
+    /// The first `n < LANES` lanes, as [`store_bytes`](Self::store_bytes) has them.
+    /// # Safety
+    /// `p` is valid for writing `n` bytes.
+    #[inline(always)]
+    unsafe fn store_bytes_part(p: *mut u8, v: Self::V, add: Self::I, n: usize) {
+        let mut bytes = [0u8; LANES_MAX];
+        // SAFETY: the array has a vector of bytes; of them `n < LANES`, by the caller's promise.
+        unsafe {
+            Self::store_bytes(bytes.as_mut_ptr(), v, add);
+            let from = bytes.as_ptr();
+            in_pieces(n, |at, len| match len {
+                8 => p.add(at).cast::<[u8; 8]>().write(from.add(at).cast::<[u8; 8]>().read()),
+                4 => p.add(at).cast::<[u8; 4]>().write(from.add(at).cast::<[u8; 4]>().read()),
+                2 => p.add(at).cast::<[u8; 2]>().write(from.add(at).cast::<[u8; 2]>().read()),
+                _ => p.add(at).write(from.add(at).read()),
+            });
+        }
+    }
 }
+
+/// Gives `n` bytes, less than a vector, piece by piece: where each begins, and its length, 8, 4, 2 or 1. A copy of any
+/// length would be a call, around which a register tile keeps no register.
+#[inline(always)]
+fn in_pieces(n: usize, mut copy: impl FnMut(usize, usize)) {
+    let mut at = 0;
+    for len in [8, 4, 2, 1] {
+        if n & len != 0 {
+            copy(at, len);
+            at += len;
+        }
+    }
+}
+
+/// Most lanes of a vector, over all instruction sets.
+const LANES_MAX: usize = 16;
 
 /// Plain Rust with vectors of 4 floats, which compilers turn into whatever the target has.
 #[derive(Debug, Clone, Copy)]
@@ -127,6 +210,7 @@ fn zip(a: [f32; L], b: [f32; L], f: impl Fn(f32, f32) -> f32) -> [f32; L] {
 impl Simd for Portable {
     type V = [f32; L];
     type M = [bool; L];
+    type I = [i32; L];
     const LANES: usize = L;
     const NV: usize = 2;
     const MR: usize = 6;
@@ -233,5 +317,38 @@ impl Simd for Portable {
     #[inline(always)]
     fn hmax(a: [f32; L]) -> f32 {
         a.iter().fold(f32::NEG_INFINITY, |m, &x| if m > x { m } else { x })
+    }
+    #[inline(always)]
+    fn integers(x: i32) -> [i32; L] {
+        [x; L]
+    }
+    #[inline(always)]
+    unsafe fn load_integers(p: *const i32) -> [i32; L] {
+        // SAFETY: the caller's promise; `read_unaligned` asks for no alignment.
+        unsafe { p.cast::<[i32; L]>().read_unaligned() }
+    }
+    #[inline(always)]
+    fn add_products(sums: [i32; L], a: [i32; L], b: [i32; L]) -> [i32; L] {
+        let low = |x: i32| i32::from(x as i16);
+        core::array::from_fn(|i| {
+            let products = low(a[i]) * low(b[i]);
+            sums[i].wrapping_add(products.wrapping_add((a[i] >> 16) * (b[i] >> 16)))
+        })
+    }
+    #[inline(always)]
+    fn floats(a: [i32; L]) -> [f32; L] {
+        core::array::from_fn(|i| a[i] as f32)
+    }
+    #[inline(always)]
+    unsafe fn load_bytes(p: *const u8) -> [f32; L] {
+        // SAFETY: the caller's promise.
+        unsafe { core::array::from_fn(|i| f32::from(*p.add(i))) }
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(p: *mut u8, v: [f32; L], add: [i32; L]) {
+        let v = Self::round(v);
+        let bytes: [u8; L] = core::array::from_fn(|i| (v[i] as i32 + add[i]) as u8);
+        // SAFETY: the caller's promise; bytes have no alignment.
+        unsafe { p.cast::<[u8; L]>().write(bytes) }
     }
 }

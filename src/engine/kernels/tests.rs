@@ -1,4 +1,5 @@
 //! Kernels against plain references, on every instruction set that this processor has.
+mod coded;
 mod ends;
 mod grid;
 mod products;
