@@ -29,14 +29,14 @@
  *
  * THREADS
  * - No thread exists before `corelane_runtime_start`; after `corelane_runtime_stop` there is none.
- *   Loading and stopping run on a thread of their own that ends with the call.
+ *   Loading, reloading and stopping run on a thread of their own that ends with the call.
  * - Runtimes and models may be used by any number of threads. A request is used by one thread at a
  *   time; a second one is told `BUSY`. A builder is used by one thread at a time, and the rule is the
  *   caller's to keep.
  * - Callbacks are called by `corelane_runtime_dispatch`, on the thread that calls it, and nowhere
  *   else; a runtime without callbacks needs no dispatch. A callback may call everything but `_dispatch`
  *   and `_stop` of its runtime, which are `BUSY` there; while it waits, as in `_infer`, no other is called.
- * - No function that ends in `_wait`, `_infer`, `_dispatch`, `_start` or `_stop` belongs in a signal
+ * - No function that ends in `_wait`, `_infer`, `_dispatch`, `_start`, `_reload` or `_stop` belongs in a signal
  *   handler; no other one does either.
  *
  * PROCESSES

@@ -8,6 +8,7 @@ mod onnx;
 #[path = "cli/support.rs"]
 mod support;
 
+use corelane::engine::kernels::Kernels;
 use corelane::model::{LoadedModel, Manifest};
 use corelane::runtime::{ModelSetup, Runtime};
 use corelane::sys::alloc::{CountingAllocator, hot_calls};
@@ -202,4 +203,10 @@ fn inspect_times_the_steps_and_says_in_which_precision_they_run() {
     }
     let text = run(&["inspect", &int8.display().to_string()]).ok().out;
     assert!(text.contains("products and sums are f32, rounded to the grid"), "{text}");
+    if Kernels::best().prefers_codes() {
+        assert!(
+            text.contains("9 of its convolutions and products are computed in whole"),
+            "{text}"
+        );
+    }
 }

@@ -113,7 +113,8 @@ impl ConvParams {
         (h * w * self.c_out) as u64 * taps as u64
     }
 
-    pub(super) fn pointwise(&self) -> bool {
+    /// Whether it is a matrix product over the pixels as they lie: 1x1, without stride, pads or groups.
+    pub fn pointwise(&self) -> bool {
         self.kernel_h == 1
             && self.kernel_w == 1
             && self.stride_h == 1

@@ -332,6 +332,23 @@ pub fn compute(
             let (k, n) = (weights.k(), weights.n());
             weights.run(kernels, *rows, read[0], k, read.get(1).copied(), *act, dest, n);
         }
+        Kernel::CodedConv { conv, batch } => {
+            let (from, to) = (conv.params().input_len(), conv.params().output_len());
+            let x = &cast::bytes(read[0])[..batch * from];
+            conv.run(kernels, *batch, x, &mut cast::bytes_mut(dest)[..batch * to], scratch);
+        }
+        Kernel::AddCodes { codes, count } => {
+            let (a, b) = (&cast::bytes(read[0])[..*count], &cast::bytes(read[1])[..*count]);
+            kernels::add_codes(kernels, *codes, a, b, &mut cast::bytes_mut(dest)[..*count]);
+        }
+        Kernel::Encode { to, count } => {
+            let y = &mut cast::bytes_mut(dest)[..*count];
+            kernels::encode(kernels, *to, &read[0][..*count], y);
+        }
+        Kernel::Decode { from, count } => {
+            let x = &cast::bytes(read[0])[..*count];
+            kernels::decode(kernels, *from, x, &mut dest[..*count]);
+        }
         Kernel::MatMul { params, at } => {
             for &[a, b, c] in at {
                 kernels::matmul(

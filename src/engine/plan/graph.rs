@@ -4,6 +4,7 @@
 //! Shapes are logical (as ONNX has them, channels on axis 1). f16 is widened to f32 when a graph is
 //! imported; other element types stay.
 
+use crate::engine::kernels::{CodedConv, Codes};
 use crate::units::DType;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -389,6 +390,14 @@ pub enum Op {
         /// Zero point.
         zero: i32,
     },
+    /// Input: codes. Output: codes.
+    CodedConv(Arc<CodedConv>),
+    /// Inputs: codes, as the first two say. Output: those of the sums, as the last says.
+    AddCodes([Codes; 3]),
+    /// Input: x (f32). Output: codes.
+    Encode(Codes),
+    /// Input: codes. Output: what they stand for.
+    Decode(Codes),
     /// Input: x `[batch, time, input]`. Outputs: y `[batch, time, hidden]`, and the last h and c,
     /// each `[batch, 1, hidden]` (c for LSTM only).
     Recurrent(Box<Recurrent>),

@@ -5,6 +5,7 @@
 //! a reshape keeps the memory where axes that are joined or split lie side by side. A copy is made
 //! only where a kernel needs another order (convolutions need channels last) and nothing lies so.
 
+mod codes;
 mod finish;
 mod moves;
 mod products;
@@ -17,11 +18,12 @@ use super::recurrent::Layer;
 use super::step::{Kernel, Operand, Plan, SOURCES_MAX, Space, Step};
 use super::{memory, order};
 use crate::engine::kernels::{
-    self, Activation, AlignedBuf, Conv2d, ConvParams, Grid, Kernels, MatMulParams, PackedMatMul,
-    PoolParams, matmul_scratch_len,
+    self, Activation, AlignedBuf, CodedConv, Conv2d, ConvParams, Grid, Kernels, MatMulParams,
+    PackedMatMul, PoolParams, matmul_scratch_len,
 };
 use crate::engine::{EngineError, EngineErrorKind};
 use crate::units::DType;
+pub(super) use products::conv_params;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -31,6 +33,8 @@ pub struct Shared {
     pub kernels: Kernels,
     convs: HashMap<String, Arc<Conv2d>>,
     gemms: HashMap<String, Arc<PackedMatMul>>,
+    /// None where a node can't be one.
+    pub(super) coded: HashMap<String, Option<Arc<CodedConv>>>,
     layers: HashMap<String, Arc<Layer>>,
     tables: HashMap<String, Arc<AlignedBuf>>,
     constants: HashMap<String, Arc<AlignedBuf>>,
@@ -43,6 +47,7 @@ impl Shared {
             kernels,
             convs: HashMap::new(),
             gemms: HashMap::new(),
+            coded: HashMap::new(),
             layers: HashMap::new(),
             tables: HashMap::new(),
             constants: HashMap::new(),
@@ -53,6 +58,7 @@ impl Shared {
     pub fn bytes(&self) -> usize {
         self.convs.values().map(|c| c.bytes()).sum::<usize>()
             + self.gemms.values().map(|g| g.bytes()).sum::<usize>()
+            + self.coded.values().flatten().map(|c| c.bytes()).sum::<usize>()
             + self.layers.values().map(|l| l.bytes()).sum::<usize>()
             + self.tables.values().map(|t| t.bytes()).sum::<usize>()
             + self.constants.values().map(|c| c.bytes()).sum::<usize>()
@@ -485,6 +491,10 @@ impl Lowering<'_> {
                 self.push(node, kernel, vec![from], dest, 0, None, 0);
             }
             Op::Cast | Op::Quantize { .. } | Op::Dequantize { .. } => self.convert(node)?,
+            Op::CodedConv(conv) => self.coded_conv(node, conv)?,
+            Op::AddCodes(codes) => self.add_codes(node, *codes)?,
+            Op::Encode(codes) => self.encode(node, *codes)?,
+            Op::Decode(codes) => self.decode(node, *codes)?,
             Op::Recurrent(layer) => self.recurrent(node, layer)?,
             Op::OneHot { .. } => {
                 return Err(EngineError::new(
@@ -554,7 +564,8 @@ impl Lowering<'_> {
     }
 }
 
-fn floats(tensor: &tract_onnx::prelude::Tensor) -> Result<&[f32], EngineError> {
+/// The elements of weights.
+pub(super) fn floats(tensor: &tract_onnx::prelude::Tensor) -> Result<&[f32], EngineError> {
     tensor.as_plain_ram().and_then(|p| p.as_slice::<f32>().ok()).ok_or_else(|| {
         EngineError::new(EngineErrorKind::Internal, "weights are not f32 after they were widened")
     })

@@ -7,9 +7,10 @@
 //! and never allocates. A step that falls back to tract, as [`describe`](super::Engine::describe)
 //! lists, does so from the instance's private heap (`sys::pool`), given the counting allocator.
 //!
-//! Everything is computed in f32: f16 is widened when weights are loaded, and quantised graphs
-//! (QuantizeLinear, DequantizeLinear) are computed on the dequantised values, rounded where the
-//! graph rounds.
+//! Everything is computed in f32 but what `codes` finds in quantised graphs (QuantizeLinear,
+//! DequantizeLinear): convolutions and products from one 8-bit tensor to another, computed in whole numbers
+//! where the instruction set is faster at it. The rest of such a graph is computed on the dequantised values,
+//! rounded where the graph rounds. f16 is widened when weights are loaded.
 
 use super::image::Image;
 use super::kernels::{Isa, Kernels};
@@ -24,6 +25,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use step::Plan;
 
+mod codes;
 mod exec;
 mod fallback;
 mod functions;
@@ -82,6 +84,10 @@ pub(crate) fn compile(request: &LoadRequest<'_>) -> Result<PlanEngine, EngineErr
                 precision = report::precision(&graph);
             }
             simplify::simplify(&mut graph);
+            codes::encode(&mut graph, &mut shared);
+            if plans.is_empty() {
+                precision.extend(report::in_whole_numbers(&graph));
+            }
             lower::lower(&graph, batch, &mut shared)
         })?;
         drop(typed);

@@ -26,10 +26,22 @@ pub fn precision(graph: &Graph) -> Vec<String> {
     if roundings > 0 {
         notes.push(format!(
             "a quantised graph ({roundings} steps to or from an 8-bit grid): its weights are dequantised \
-             at load; products and sums are f32, rounded to the grid where the graph rounds"
+             at load; but for what is computed in whole numbers, products and sums are f32, rounded to the grid \
+             where the graph rounds"
         ));
     }
     notes
+}
+
+/// What of `graph`, as it is lowered, is computed in whole numbers, if something is.
+pub fn in_whole_numbers(graph: &Graph) -> Option<String> {
+    let count = graph.nodes.iter().filter(|node| matches!(node.op, Op::CodedConv(_))).count();
+    (count > 0).then(|| {
+        format!(
+            "{count} of its convolutions and products are computed in whole numbers, from tensors of 8 bits to \
+             tensors of 8 bits, with weights of 16 bits"
+        )
+    })
 }
 
 /// One line for each step of a plan, after one for the plan.
@@ -85,6 +97,9 @@ fn runs_in(kernel: &Kernel) -> String {
         Kernel::Cast { from, to, .. } => format!("{from}->{to}"),
         Kernel::Quantize { to, .. } => format!("float32->{to}"),
         Kernel::Dequantize { from, .. } => format!("{from}->float32"),
+        Kernel::CodedConv { .. } | Kernel::AddCodes { .. } => DType::U8.name().into(),
+        Kernel::Encode { .. } => format!("float32->{}", DType::U8),
+        Kernel::Decode { .. } => format!("{}->float32", DType::U8),
         Kernel::Embed { index, .. } => format!("{index}->float32"),
         Kernel::Fallback { inputs, outputs, .. } => {
             let join = |types: Vec<&str>| types.join(",");

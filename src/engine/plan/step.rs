@@ -5,7 +5,8 @@ use super::ops::{Broadcast, Copy};
 use super::turns::Segment;
 use crate::engine::image;
 use crate::engine::kernels::{
-    self, Activation, AlignedBuf, Conv2d, Grid, MatMulParams, PackedMatMul, PoolParams,
+    self, Activation, AlignedBuf, CodedConv, Codes, Conv2d, Grid, MatMulParams, PackedMatMul,
+    PoolParams,
 };
 use crate::units::DType;
 use serde::{Deserialize, Serialize};
@@ -66,6 +67,35 @@ pub enum Kernel {
         rows: usize,
         /// Fused activation.
         act: Activation,
+    },
+    /// Source: codes of images. Destination: codes.
+    CodedConv {
+        /// Packed weights and geometry.
+        #[serde(with = "image::shared")]
+        conv: Arc<CodedConv>,
+        /// Images.
+        batch: usize,
+    },
+    /// Sources: codes of a and of b. Destination: codes of their sums.
+    AddCodes {
+        /// Of a, of b, of the sums.
+        codes: [Codes; 3],
+        /// Elements.
+        count: usize,
+    },
+    /// Source: x (f32). Destination: codes.
+    Encode {
+        /// Which.
+        to: Codes,
+        /// Elements.
+        count: usize,
+    },
+    /// Source: codes. Destination: what they stand for.
+    Decode {
+        /// Which.
+        from: Codes,
+        /// Elements.
+        count: usize,
     },
     /// Sources: a, b. One product for each of `at`, the offsets of A, B and C.
     MatMul {
@@ -262,6 +292,7 @@ impl Kernel {
     pub fn scratch_len(&self, whole: usize) -> usize {
         match self {
             Kernel::Conv { conv, batch, .. } => conv.scratch_len(*batch),
+            Kernel::CodedConv { conv, batch } => conv.scratch_len(*batch),
             _ => whole,
         }
     }
@@ -270,6 +301,7 @@ impl Kernel {
     pub fn weight_bytes(&self) -> usize {
         match self {
             Kernel::Conv { conv, .. } => conv.bytes(),
+            Kernel::CodedConv { conv, .. } => conv.bytes(),
             Kernel::Gemm { weights, .. } => weights.bytes(),
             Kernel::Recurrent(layer, ..) => layer.bytes(),
             _ => 0,
@@ -280,6 +312,7 @@ impl Kernel {
     pub fn product_rows(&self) -> usize {
         match self {
             Kernel::Conv { conv, batch, .. } => conv.product_rows(*batch),
+            Kernel::CodedConv { conv, batch } => conv.product_rows(*batch),
             Kernel::Gemm { rows, .. } => *rows,
             _ => 0,
         }
@@ -301,6 +334,10 @@ impl Kernel {
         match self {
             Kernel::Conv { conv, .. } => format!("conv:{}{rounded}", conv.algorithm().name()),
             Kernel::Gemm { .. } => format!("matmul:packed{rounded}"),
+            Kernel::CodedConv { conv, .. } => format!("codes:{}", conv.name()),
+            Kernel::AddCodes { .. } => "codes:add".into(),
+            Kernel::Encode { .. } => "codes:encode".into(),
+            Kernel::Decode { .. } => "codes:decode".into(),
             Kernel::MatMul { .. } => "matmul:dynamic".into(),
             Kernel::Unary(f) => format!("unary:{f:?}"),
             Kernel::Activation(a) => format!("activation:{a:?}"),

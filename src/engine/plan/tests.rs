@@ -1,4 +1,4 @@
-use super::graph::{Graph, Op, Unary};
+use super::graph::{Graph, Op, Unary, ValueId};
 use super::*;
 use crate::engine::{PlanIndex, kernels::Kernels};
 use crate::units::{CoreId, DType};
@@ -147,8 +147,16 @@ fn an_arena_over_its_budget_is_refused_with_both_numbers() {
 fn rows_of_a_batch_have_the_bits_that_they_have_alone() {
     let Some(dir) = shared() else { return };
     let mut in_turns = 0;
-    for name in ["mlp", "dscnn_kws", "resnet8", "vww", "transformer", "mobilenet_v3_small", "lstm"]
-    {
+    for name in [
+        "mlp",
+        "dscnn_kws",
+        "dscnn_kws_int8",
+        "resnet8",
+        "vww",
+        "transformer",
+        "mobilenet_v3_small",
+        "lstm",
+    ] {
         let bytes = std::fs::read(dir.join(format!("{name}.onnx"))).unwrap();
         let plan = compile(&request(&bytes, &[1, 6])).unwrap();
         in_turns += usize::from(plan.program.plans[1].segments.iter().any(|s| s.turns > 1));
@@ -328,7 +336,7 @@ fn roundings_to_a_grid_take_in_the_clips_beside_them() {
 fn quantised_graphs_round_in_the_steps_that_make_what_they_round() {
     let Some(dir) = shared() else { return };
     let bytes = std::fs::read(dir.join("dscnn_kws_int8.onnx")).unwrap();
-    let engine = compile(&request(&bytes, &[1])).unwrap();
+    let engine = compile(&LoadRequest { isa: Isa::Portable, ..request(&bytes, &[1]) }).unwrap();
     let steps = &engine.program.plans[0].steps;
     let rounding = |kind: &str| {
         let of_kind = |s: &&step::Step| s.kernel.name().starts_with(kind);
@@ -339,6 +347,130 @@ fn quantised_graphs_round_in_the_steps_that_make_what_they_round() {
     let told =
         lines.iter().filter(|l| l.contains("conv:") && l.contains(" float32->grid(")).count();
     assert_eq!(told, 9, "{lines:?}");
+}
+
+#[test]
+fn a_quantised_network_is_computed_in_codes_after_its_first_convolution() {
+    let Some(dir) = shared() else { return };
+    let bytes = std::fs::read(dir.join("dscnn_kws_int8.onnx")).unwrap();
+    let engine = compile(&request(&bytes, &[1, 4])).unwrap();
+    if !engine.program.kernels.prefers_codes() {
+        println!("skipped: floats are as fast here");
+        return;
+    }
+    for plan in &engine.program.plans {
+        let kinds: Vec<String> = plan.steps.iter().map(|s| s.kernel.kind()).collect();
+        let count = |kind: &str| kinds.iter().filter(|k| *k == kind).count();
+        // The last product is pointwise over one pixel.
+        let counts = ["codes:depthwise", "codes:pointwise"].map(count);
+        assert_eq!(counts, [4, 5], "{kinds:?}");
+        let floats = kinds.iter().filter(|k| k.starts_with("conv:") || k.starts_with("matmul"));
+        assert!(floats.eq(["conv:direct+grid"]), "all but the first: {kinds:?}");
+        // What the first one made, and what was averaged.
+        assert_eq!(count("codes:encode"), 2, "{kinds:?}");
+    }
+}
+
+/// Convolutions of all kinds, a sum and a product between roundings to 8 bits; `batch` images of 3 x 9 x 7.
+fn quantised(batch: usize, seed: u32) -> Graph {
+    use super::graph::{Binary, Conv, Epilogue, Gemm, Node, ReduceKind};
+    use tract_onnx::prelude::Tensor;
+    let mut graph = Graph::default();
+    let mut seed = seed;
+    let mut draw = move |most: i32| {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (seed >> 8) as i32 % (2 * most + 1) - most
+    };
+    let rounds = |zero, lo| Unary::FakeQuant { scale: 0.05, zero, lo, hi: 255 };
+    let x = graph.value("x", DType::F32, vec![batch, 3, 9, 7]);
+    graph.inputs.push(x);
+    let add = |graph: &mut Graph, op: Op, inputs: Vec<ValueId>, shape: Vec<usize>| {
+        let name = format!("n{}", graph.values.len());
+        let out = graph.value(&name, DType::F32, shape);
+        let operator = "test".to_string();
+        graph.nodes.push(Node { op, inputs, outputs: vec![out], name, operator });
+        out
+    };
+    let mut weights = |shape: &[usize]| {
+        let len = shape.iter().product();
+        let each = len / shape[0];
+        let weights: Vec<f32> =
+            (0..len).map(|i| draw(127) as f32 * (0.002 + (i / each) as f32 * 1e-4)).collect();
+        let bias: Vec<f32> = (0..shape[0]).map(|_| draw(1000) as f32 * 1e-3).collect();
+        (Arc::new(Tensor::from_shape(shape, &weights).unwrap()), bias)
+    };
+    let mut conv = |out: usize, cin_g: usize, k: usize, groups: usize, act| {
+        let (weight, bias) = weights(&[out, cin_g, k, k]);
+        Op::Conv(Conv {
+            weight,
+            kernel: [k; 2],
+            stride: [1; 2],
+            dilation: [1; 2],
+            before: [k / 2; 2],
+            after: [k / 2; 2],
+            groups,
+            out_channels: out,
+            epilogue: Epilogue { bias: Some(bias), act: Some(act), ..Epilogue::default() },
+        })
+    };
+    let image = vec![batch, 20, 9, 7];
+    let v = add(&mut graph, Op::Unary(rounds(128, 0)), vec![x], vec![batch, 3, 9, 7]);
+    let v = add(&mut graph, conv(20, 3, 3, 1, rounds(100, 0)), vec![v], image.clone());
+    let before = add(&mut graph, conv(20, 1, 3, 20, rounds(0, 0)), vec![v], image.clone());
+    let v = add(&mut graph, conv(20, 20, 1, 1, rounds(128, 0)), vec![before], image.clone());
+    let v = add(&mut graph, Op::Binary(Binary::Add), vec![v, before], image.clone());
+    let v = add(&mut graph, Op::Unary(rounds(117, 20)), vec![v], image);
+    let mean = Op::Reduce { kind: ReduceKind::Sum, axes: vec![2, 3], scale: 1.0 / 63.0 };
+    let v = add(&mut graph, mean, vec![v], vec![batch, 20, 1, 1]);
+    let v = add(&mut graph, Op::Unary(rounds(128, 0)), vec![v], vec![batch, 20, 1, 1]);
+    let v = add(&mut graph, Op::Reshape, vec![v], vec![batch, 20]);
+    let (weight, bias) = weights(&[11, 20]);
+    let epilogue = Epilogue { bias: Some(bias), act: Some(rounds(90, 0)), ..Epilogue::default() };
+    let gemm = Op::Gemm(Gemm { weight, transposed: true, k: 20, n: 11, epilogue });
+    let v = add(&mut graph, gemm, vec![v], vec![batch, 11]);
+    graph.outputs.push(v);
+    graph
+}
+
+#[test]
+fn codes_give_the_answers_of_floats() {
+    let kernels = Kernels::best();
+    if !kernels.prefers_codes() {
+        println!("skipped: floats are as fast here");
+        return;
+    }
+    for (batch, seed) in [(1, 1), (2, 2), (5, 3), (8, 4)] {
+        let input = noise(DType::F32, batch * 3 * 9 * 7, &mut seed.clone());
+        let [floats_of, codes_of] = [false, true].map(|coded| {
+            let mut graph = quantised(batch, seed);
+            let mut shared = lower::Shared::new(kernels);
+            if coded {
+                codes::encode(&mut graph, &mut shared);
+            }
+            let plan = lower::lower(&graph, batch, &mut shared).unwrap();
+            let count =
+                |kind| plan.steps.iter().filter(|s| s.kernel.kind().starts_with(kind)).count();
+            let of_codes = ["codes:depthwise", "codes:pointwise", "codes:add"].map(count);
+            assert_eq!(of_codes, if coded { [1, 2, 1] } else { [0; 3] });
+            let program = exec::Program {
+                plans: vec![plan],
+                kernels,
+                row_bytes: (vec![3 * 9 * 7 * 4], vec![11 * 4]),
+                weight_bytes: 0,
+                precision: vec![],
+            };
+            let mut instance = exec::PlanInstance::new(Arc::new(program)).unwrap();
+            Instance::input_mut(&mut instance, PlanIndex(0), 0).copy_from_slice(&input);
+            instance.infer(PlanIndex(0)).unwrap();
+            floats(instance.output(PlanIndex(0), 0))
+        });
+        let spread = floats_of.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+        assert!(spread > 0.5, "{floats_of:?}");
+        // A tie that is rounded the other way is a step at most by the end.
+        for (a, b) in floats_of.iter().zip(&codes_of) {
+            assert!((a - b).abs() < 0.051, "batch {batch}: {a} in floats, {b} in codes");
+        }
+    }
 }
 
 #[test]

@@ -182,6 +182,27 @@ pub fn part(
         Kernel::Gemm { weights, rows, act } => {
             Kernel::Gemm { weights: weights.clone(), rows: share(*rows)?, act: *act }
         }
+        Kernel::CodedConv { conv, batch } => {
+            let (batch, p) = (share(*batch)?, conv.params());
+            let exact = fills(DType::U8, batch * p.input_len(), *sources.first()?)
+                && fills(DType::U8, batch * p.output_len(), dest);
+            exact.then_some(Kernel::CodedConv { conv: conv.clone(), batch })?
+        }
+        Kernel::AddCodes { codes, count } => {
+            let count = share(*count)?;
+            fills(DType::U8, count, dest).then_some(())?;
+            Kernel::AddCodes { codes: *codes, count }
+        }
+        Kernel::Encode { to, count } => {
+            let count = share(*count)?;
+            fills(DType::U8, count, dest).then_some(())?;
+            Kernel::Encode { to: *to, count }
+        }
+        Kernel::Decode { from, count } => {
+            let count = share(*count)?;
+            fills(DType::U8, count, *sources.first()?).then_some(())?;
+            Kernel::Decode { from: *from, count }
+        }
         Kernel::MatMul { params, at } => {
             let &[a, b] = sources else { return None };
             let products = share(at.len())?;

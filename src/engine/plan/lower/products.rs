@@ -2,35 +2,41 @@
 
 use super::*;
 
+/// The geometry of a convolution of images of `shape`. None where it has not four axes.
+pub fn conv_params(conv: &Conv, shape: &[usize]) -> Option<ConvParams> {
+    let &[_, c_in, h, w] = shape else { return None };
+    // A column of pixels is a row of pixels.
+    let turned = w == 1
+        && conv.kernel[1] == 1
+        && conv.before[1] == 0
+        && conv.after[1] == 0
+        && conv.stride[1] == 1;
+    let (v, u) = if turned { (1, 0) } else { (0, 1) };
+    let image = [h, w];
+    Some(ConvParams {
+        height: image[v],
+        width: image[u],
+        c_in,
+        c_out: conv.out_channels,
+        kernel_h: conv.kernel[v],
+        kernel_w: conv.kernel[u],
+        stride_h: conv.stride[v],
+        stride_w: conv.stride[u],
+        dilation_h: conv.dilation[v],
+        dilation_w: conv.dilation[u],
+        pad_top: conv.before[v],
+        pad_left: conv.before[u],
+        pad_bottom: conv.after[v],
+        pad_right: conv.after[u],
+        groups: conv.groups,
+    })
+}
+
 impl Lowering<'_> {
     pub(super) fn conv(&mut self, node: &Node, conv: &Conv) -> Result<(), EngineError> {
         let (x, out) = (node.inputs[0], node.outputs[0]);
-        let &[batch, c_in, h, w] = self.shape(x) else { return Err(rank_four()) };
-        // A column of pixels is a row of pixels.
-        let turned = w == 1
-            && conv.kernel[1] == 1
-            && conv.before[1] == 0
-            && conv.after[1] == 0
-            && conv.stride[1] == 1;
-        let (v, u) = if turned { (1, 0) } else { (0, 1) };
-        let image = [h, w];
-        let params = ConvParams {
-            height: image[v],
-            width: image[u],
-            c_in,
-            c_out: conv.out_channels,
-            kernel_h: conv.kernel[v],
-            kernel_w: conv.kernel[u],
-            stride_h: conv.stride[v],
-            stride_w: conv.stride[u],
-            dilation_h: conv.dilation[v],
-            dilation_w: conv.dilation[u],
-            pad_top: conv.before[v],
-            pad_left: conv.before[u],
-            pad_bottom: conv.after[v],
-            pad_right: conv.after[u],
-            groups: conv.groups,
-        };
+        let params = conv_params(conv, self.shape(x)).ok_or_else(rank_four)?;
+        let batch = self.shape(x)[0];
         let packed = match self.shared.convs.get(&node.name) {
             Some(packed) => packed.clone(),
             None => {
