@@ -77,6 +77,8 @@ def pool(g):
     if kind.startswith("Global"):
         return g.emit(kind, [x], exact=kind == "GlobalMaxPool")
     attributes = window(g, x.rank - 2, dilations=kind == "MaxPool")
+    if any(k > length for k, length in zip(attributes["kernel_shape"], x.shape[2:])):
+        raise Skip("ONNX Runtime takes a window that is wider than the image")
     if "auto_pad" in attributes:
         # By ONNX's formula the padding counts them; ONNX Runtime's does not.
         attributes.pop("dilations", None)
