@@ -3,6 +3,7 @@
 mod bad;
 mod board;
 mod faults;
+mod floor;
 mod lab;
 mod logs;
 mod reload;
