@@ -67,21 +67,49 @@ fn real_time_options_are_told_as_wanted_and_got() {
             ),
         )
     };
-    // Slack needs no right; the policy may be refused here, and then is told as refused.
-    let file = config("timer_slack_ns = 2000\nscheduler = 'rr'\npriority = 3\nrefused = 'run_on'");
+    // Each may be refused here, and then is told as refused.
+    let file = config(
+        "timer_slack_ns = 2000\nscheduler = 'rr'\npriority = 3\nlock_memory = true\n\
+         cpu_dma_latency_us = 5\ntransparent_huge_pages = 'off'\nrefused = 'run_on'",
+    );
     let server = Server::start(&["--config", &file]);
     let stats = run(&["stats", "--connect", &server.address("unix"), "--json"]).ok();
     let outcomes = stats.json()[0]["extra"]["realtime"].clone();
     let outcomes = outcomes.as_array().unwrap();
+    let told = |thread: &str, option: &str, wanted: &str| {
+        let one = outcomes.iter().find(|o| o["thread"] == thread && o["option"] == option);
+        let one = one.unwrap_or_else(|| panic!("{thread} {option} in {outcomes:?}"));
+        assert_eq!(one["wanted"], wanted);
+        (one["granted"].as_bool().unwrap(), one["got"].as_str().unwrap().to_string())
+    };
     for thread in ["cl-worker-0", "cl-io"] {
-        for (option, wanted) in [("scheduler", "rr 3"), ("timer_slack_ns", "2000")] {
-            let one = outcomes.iter().find(|o| o["thread"] == thread && o["option"] == option);
-            let one = one.unwrap_or_else(|| panic!("{thread} {option} in {outcomes:?}"));
-            assert_eq!(one["wanted"], wanted);
-            let got = one["got"].as_str().unwrap();
-            assert!(one["granted"] == false || got == wanted || got == "0", "{one}");
-        }
+        let (granted, got) = told(thread, "scheduler", "rr 3");
+        assert_eq!(granted, got == "rr 3", "{got}");
+        // A thread with a real-time policy has none.
+        let slack = if granted { "0" } else { "2000" };
+        assert_eq!(told(thread, "timer_slack_ns", "2000"), (true, slack.into()));
     }
+    // What the process has is held against what the kernel says of it.
+    let status =
+        std::fs::read_to_string(format!("/proc/{}/status", server.pid().as_raw_nonzero())).unwrap();
+    let value = |key: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(key));
+        line.map(|rest| rest.trim_start_matches(':').trim().to_string())
+    };
+    let (granted, got) = told("", "lock_memory", "all");
+    let locked = value("VmLck").unwrap();
+    assert_eq!(granted, !got.starts_with("0 KiB"), "{got}");
+    assert_eq!(granted, !locked.starts_with("0 "), "{got}, the kernel says {locked}");
+    let (granted, got) = told("", "cpu_dma_latency_us", "5");
+    assert_eq!(granted, got == "5", "{got}");
+    assert!(granted || got.starts_with("as the system has it (/dev/cpu_dma_latency"), "{got}");
+    let (granted, got) = told("", "transparent_huge_pages", "off");
+    assert_eq!(granted, got == "off", "{got}");
+    // Kernels before 5.0 don't say.
+    if let Some(enabled) = value("THP_enabled") {
+        assert_eq!(granted, enabled == "0", "{got}, the kernel says {enabled}");
+    }
+    assert_eq!(outcomes.len(), 7, "{outcomes:?}");
     server.stop().says(0, "");
     let file = config("cpu_dma_latency_us = 5\ntransparent_huge_pages = 'off'");
     // Where the file may be written, this would serve until it is stopped.
