@@ -902,15 +902,16 @@ corelane_status corelane_runtime_start(const struct corelane_builder *builder,
 
 /**
  * Accepts nothing more, waits at most `timeout_us` microseconds (`CORELANE_WAIT_FOREVER`: as long as
- * it takes) until every accepted request has ended, then ends the workers and frees the runtime. No other call with this runtime, its models
- * or its requests may run meanwhile or come later.
+ * it takes) until every accepted request has ended, then ends the workers and frees the runtime. No
+ * other call with this runtime, its models or its requests may run meanwhile or come later.
  *
- * Ownership: if it returns `OK` the runtime is gone, with its models. Else it is the caller's
- * still, and the call may be repeated.
+ * Ownership: if it returns `OK` or `WORKER` the runtime is gone, with its models. Else it is the
+ * caller's still, and the call may be repeated.
  *
  * Errors:
  * `IN_USE`: requests are not freed (nothing has changed); `TIMEOUT`: requests still run; `BUSY`:
- * from within a callback; `FORKED`; `INVALID_ARGUMENT`.
+ * from within a callback; `WORKER`: a thread that had nothing to do did not end within 10 seconds, so the
+ * library must stay loaded; `FORKED`; `INVALID_ARGUMENT`.
  */
 corelane_status corelane_runtime_stop(struct corelane_runtime *runtime,
                                       uint64_t timeout_us);

@@ -8,6 +8,7 @@ use super::model::{corelane_model, held};
 use super::request::{WAIT_FOREVER, instant};
 use super::running::Claim;
 use super::status::{Told, corelane_status, fail, guard, guard_value, reload_error};
+use crate::limits::WORKER_PATIENCE_MS;
 use crate::queue::completion::IoWaker;
 use crate::queue::handle::Found;
 use crate::runtime::{Completions, Runtime};
@@ -256,15 +257,16 @@ pub unsafe extern "C" fn corelane_runtime_start(
 }
 
 /// Accepts nothing more, waits at most `timeout_us` microseconds (`CORELANE_WAIT_FOREVER`: as long as
-/// it takes) until every accepted request has ended, then ends the workers and frees the runtime. No other call with this runtime, its models
-/// or its requests may run meanwhile or come later.
+/// it takes) until every accepted request has ended, then ends the workers and frees the runtime. No
+/// other call with this runtime, its models or its requests may run meanwhile or come later.
 ///
-/// Ownership: if it returns `OK` the runtime is gone, with its models. Else it is the caller's
-/// still, and the call may be repeated.
+/// Ownership: if it returns `OK` or `WORKER` the runtime is gone, with its models. Else it is the
+/// caller's still, and the call may be repeated.
 ///
 /// # Errors
 /// `IN_USE`: requests are not freed (nothing has changed); `TIMEOUT`: requests still run; `BUSY`:
-/// from within a callback; `FORKED`; `INVALID_ARGUMENT`.
+/// from within a callback; `WORKER`: a thread that had nothing to do did not end within 10 seconds, so the
+/// library must stay loaded; `FORKED`; `INVALID_ARGUMENT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn corelane_runtime_stop(
     runtime: *mut corelane_runtime,
@@ -295,7 +297,18 @@ pub unsafe extern "C" fn corelane_runtime_stop(
         // SAFETY: C's promise: nobody else uses the runtime; it came from `Box::into_raw`, and `this`
         // and `inner` are not used again.
         let owned = unsafe { Box::from_raw(runtime) };
-        on_own_thread(move || drop(owned))
+        let stuck = on_own_thread(move || {
+            let this = *owned;
+            this.runtime.shutdown(Duration::from_millis(WORKER_PATIENCE_MS)).stuck
+        })?;
+        if stuck.is_empty() {
+            return Ok(());
+        }
+        let text = format_args!(
+            "workers {stuck:?} did not end within {} s: the library must stay loaded",
+            WORKER_PATIENCE_MS / 1000
+        );
+        Err(fail(corelane_status::Worker, text))
     })
 }
 
