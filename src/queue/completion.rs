@@ -11,16 +11,16 @@ use super::idle::SleepFlag;
 use super::outlet::Outlets;
 use super::seat::{Seat, Sitter};
 use super::slot::{Completion, Work};
+use crate::sys::futex::WaitWord;
 use crate::sys::sync::Arc;
-use crate::units::Receipt;
+use crate::units::{Nanos, Receipt};
 use ringbuf::traits::{Consumer, Observer, Producer, Split};
 use ringbuf::{HeapCons, HeapProd, HeapRb};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
 
 /// Between two attempts at a ring that is full.
-const FULL_RING_WAIT: Duration = Duration::from_micros(50);
+const FULL_RING_WAIT: Nanos = Nanos(50_000);
 
 /// Wakes the I/O thread: an eventfd, written only when the thread may be asleep.
 #[derive(Debug)]
@@ -163,7 +163,7 @@ impl CompletionSender {
                 waker.wake_always();
             }
             // A yield would keep the I/O thread off a core that it shares with a worker of real-time priority.
-            std::thread::sleep(FULL_RING_WAIT);
+            WaitWord::new(0).wait(0, Some(FULL_RING_WAIT));
         }
     }
 
