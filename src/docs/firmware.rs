@@ -133,7 +133,8 @@
 //! `boards/build rpi5 --static` makes one program for any Linux on 64-bit ARM, whatever C library that has, or none:
 //! Alpine, Yocto with musl, an initramfs with nothing else in it. It has musl and LLVM's unwinder in it, as Zig
 //! compiles them, and the kernel loads it at an address of its choice, like any other. With Rust of rustup or of
-//! Debian it is linked from the same (`boards/linker`).
+//! Debian it is linked from the same (`boards/linker`). Small programs in C and Rust have run so in an emulator
+//! without any library, with threads, unwinding and sockets; the whole command has not been built so yet.
 //!
 //! It opens no shared library, so feature `ort` does not compile for it. The C library is not made so: which musl
 //! and which unwinder a firmware has is for its own toolchain to say.
