@@ -342,8 +342,6 @@ fn the_examples_run() {
         "run",
         "--release",
         "--locked",
-        "--features",
-        "capi",
         "--example",
         "embed",
     ]));
