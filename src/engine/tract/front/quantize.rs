@@ -98,20 +98,12 @@ pub(super) struct QuantizeLinear {
 }
 
 impl QuantizeLinear {
-    /// Reads a node.
+    /// Reads a node, of a file whose forms of quantisation were looked at (`quantize_forms`).
     ///
     /// # Errors
-    /// An attribute whose meaning is not supported.
+    /// An attribute of another type.
     pub(super) fn read(node: &NodeProto) -> TractResult<QuantizeLinear> {
-        let block = node.get_attr_opt::<i64>("block_size")?.unwrap_or(0);
-        ensure!(block == 0, "QuantizeLinear in blocks is not supported: block_size = {block}");
         let zero_point = node.input.get(2).is_some_and(|name| !name.is_empty());
-        // ONNX numbers uint8 2.
-        let to = node.get_attr_opt::<i64>("output_dtype")?.unwrap_or(0);
-        ensure!(
-            zero_point || matches!(to, 0 | 2),
-            "QuantizeLinear with output_dtype = {to} is not supported: give a zero point of int8 or uint8"
-        );
         Ok(QuantizeLinear { axis: node.get_attr_opt("axis")?.unwrap_or(1), zero_point })
     }
 }

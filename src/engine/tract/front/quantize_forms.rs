@@ -3,6 +3,7 @@
 use super::verify::unsupported;
 use crate::engine::EngineError;
 use std::collections::HashMap;
+use tract_onnx::pb::attribute_proto::AttributeType;
 use tract_onnx::pb::tensor_proto::DataType;
 use tract_onnx::pb::{GraphProto, NodeProto};
 
@@ -40,8 +41,12 @@ fn constants(graph: &GraphProto) -> HashMap<&str, i32> {
 }
 
 fn refuse(node: &NodeProto, types: &HashMap<&str, i32>) -> Result<(), EngineError> {
-    let number = |name: &str| node.attribute.iter().find(|a| a.name == name).map_or(0, |a| a.i);
-    let blocks = number("block_size");
+    let number = |name: &str| match node.attribute.iter().find(|a| a.name == name) {
+        None => Ok(0),
+        Some(a) if a.r#type == AttributeType::Int as i32 => Ok(a.i),
+        Some(_) => Err(unsupported(node, &format!("has a {name} that is no integer"))),
+    };
+    let blocks = number("block_size")?;
     if blocks != 0 {
         let what = format!(
             "has block_size = {blocks}; one scale for the whole tensor, or one for each element of an axis, is \
@@ -52,7 +57,7 @@ fn refuse(node: &NodeProto, types: &HashMap<&str, i32>) -> Result<(), EngineErro
     let quantises = node.op_type == "QuantizeLinear";
     let integers = if quantises { QUANTISED } else { DEQUANTISED };
     let zero_point = node.input.get(2).filter(|name| !name.is_empty());
-    let wanted = number("output_dtype");
+    let wanted = number("output_dtype")?;
     if quantises && zero_point.is_none() && ![0, DataType::Uint8 as i64].contains(&wanted) {
         let what = format!(
             "has output_dtype = {} and no zero point; give it a zero point of that type",
